@@ -8,12 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidemark.embedding.batch import Batch, Change
     from tidemark.embedding.engine import Engine
     from tidemark.embedding.pool_consumer import EngineEvent
+    from tidemark.engine.batch import Batch, Change
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition
+    from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
         CopyBoundary,
         LogicalMessage,
@@ -36,40 +37,68 @@ if TYPE_CHECKING:
         WalGap,
     )
     from tidemark.model.position import Epoch, Position
+    from tidemark.model.secret import Secret
+    from tidemark.transforms.changed_fields import ChangedFieldsOnly
+    from tidemark.transforms.columns import Cast, Drop, Rename
+    from tidemark.transforms.filters import Filter, Route
+    from tidemark.transforms.flatten import Flatten
+    from tidemark.transforms.masks import Mask
+    from tidemark.transforms.outbox_router import OutboxRouter
+    from tidemark.transforms.transform import BadTransform, TableShape, Transform, TransformFailed
+    from tidemark.transforms.user_functions import OnBatch, OnRow
 
 __all__ = [
     "ALWAYS",
+    "BadSecret",
+    "BadTransform",
     "Batch",
+    "Cast",
     "Change",
+    "ChangedFieldsOnly",
     "CommitPolicy",
     "ConfigError",
     "ConsumerFailed",
     "CopyBoundary",
     "CorruptWal",
+    "Drop",
     "Engine",
     "EngineEvent",
     "EngineState",
     "Epoch",
     "Fenced",
+    "Filter",
+    "Flatten",
     "IllegalTransition",
     "InternalError",
     "LogicalMessage",
+    "Mask",
     "NodeUnfit",
     "NodeUnreachable",
+    "OnBatch",
+    "OnRow",
     "Op",
     "Order",
+    "OutboxRouter",
     "PartitionEvent",
     "Position",
+    "Rename",
     "RewriteBoundary",
+    "Route",
     "SchemaEvent",
+    "Secret",
     "StateError",
+    "TableShape",
     "TidemarkError",
+    "Transform",
+    "TransformFailed",
     "Truncation",
     "WalGap",
     "every",
+    "secret_environment",
+    "secret_file",
 ]
 _MODULES = {
-    "embedding.batch": ("Batch", "Change"),
+    "engine.batch": ("Batch", "Change"),
     "embedding.engine": ("Engine",),
     "embedding.pool_consumer": ("EngineEvent",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
@@ -83,6 +112,35 @@ _MODULES = {
         *("StateError", "TidemarkError", "WalGap"),
     ),
     "model.position": ("Epoch", "Position"),
+    "io.process.secret_sources": (
+        "BadSecret",
+        "secret_environment",
+        "secret_file",
+    ),
+    "model.secret": ("Secret",),
+    "transforms.changed_fields": ("ChangedFieldsOnly",),
+    "transforms.columns": (
+        "Cast",
+        "Drop",
+        "Rename",
+    ),
+    "transforms.filters": (
+        "Filter",
+        "Route",
+    ),
+    "transforms.flatten": ("Flatten",),
+    "transforms.masks": ("Mask",),
+    "transforms.outbox_router": ("OutboxRouter",),
+    "transforms.transform": (
+        "BadTransform",
+        "TableShape",
+        "Transform",
+        "TransformFailed",
+    ),
+    "transforms.user_functions": (
+        "OnBatch",
+        "OnRow",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

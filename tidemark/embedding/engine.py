@@ -17,11 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tidemark.embedding.batch import Batch
-from tidemark.embedding.engine_options import EngineOptions, engine_config
+import pyarrow as pa
+
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import arrow_struct
+from tidemark.embedding.engine_options import EngineOptions, checked_transforms, engine_config
 from tidemark.embedding.library_log import LibraryLog
+from tidemark.embedding.planned_batch import PlannedBatch
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import EngineEvent, PoolConsumer, PoolPart
+from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, change
@@ -37,10 +42,13 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
 from tidemark.model.mode import Role
 from tidemark.model.position import Position
+from tidemark.model.relation import Relation
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
+from tidemark.transforms.plan import TransformPlans
+from tidemark.transforms.transform import Transform
 
 POLL_S = 0.1  # how soon an error ends the engine
 FLUSH_S = 1.0  # for the last position: the application thread asks for it every 0.2 s while something is unconfirmed
@@ -63,6 +71,7 @@ class Engine:
         handler: Callable[[Batch], None],
         tables: Sequence[str] = ("*.*",),
         databases: Sequence[str] = (),
+        transforms: Sequence[Transform] = (),
         on_event: Callable[[EngineEvent], None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         workers: int = 1,
@@ -79,6 +88,7 @@ class Engine:
         state: the folder of the state, on a local disk; created by the first start.
         handler: called with each batch, by `workers` threads; its return means that the batch is finished.
         tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
+        transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
         on_state: called after each change of the state, by the thread that made it.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
@@ -89,6 +99,7 @@ class Engine:
         """
         self._options = EngineOptions(Path(state), workers, order, commit, retries, stop_within_s)
         self._config = engine_config(dsn, databases, tables, buffer_bytes, settings or {})
+        self._transforms = checked_transforms(transforms)
         self._handler = handler
         self._on_event = on_event
         self._on_state = on_state
@@ -200,6 +211,7 @@ class Engine:
         epoch = store.begin_epoch(lock.owner)
         beginning = store.view().beginning
         assert beginning is not None, "the state is complete"
+        plans = TransformPlans(self._transforms, self._columns_of) if self._transforms else None
         consumer = PoolConsumer(
             self._pool,
             order=self._options.order,
@@ -208,6 +220,7 @@ class Engine:
             bytes_max=self._config.deliver.unconfirmed_bytes_max,
             databases=beginning.databases,
             takes_events=self._on_event is not None,
+            plans=plans,
             log=self._log,
         )
         context = CaptureContext(store, Metrics(store.identity.capture), self._log)
@@ -216,6 +229,9 @@ class Engine:
         capture = Capture(context, settings, epoch, make_wal_source, consumer=consumer)
         self._progress = capture.progress
         stack.callback(capture.stop)
+        if plans is not None:
+            for database, relation in capture.selected_tables():
+                plans.plan(database, relation)
         self._pool.start()
         stack.callback(self._pool.drain, 0.0)
         capture.start()
@@ -260,8 +276,13 @@ class Engine:
     def _handle(self, part: PoolPart) -> None:
         if isinstance(part, Batch):
             self._handler(part)
+        elif isinstance(part, PlannedBatch):
+            part.handle(self._handler)
         elif self._on_event is not None:
             self._on_event(part)
+
+    def _columns_of(self, relation: Relation) -> pa.StructType:
+        return arrow_struct(relation.live_columns, Dialect(mapping=self._config.types.mapping()))
 
     def _change(self, expected: EngineState, wanted: EngineState) -> None:
         with self._state_lock:

@@ -9,6 +9,7 @@ from tidemark.engine.dispatch import Order
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import Config, parse_config
 from tidemark.model.errors import ConfigError
+from tidemark.transforms.transform import Transform
 
 WORKERS_MAX = 256
 RETRIES_MAX = 1000
@@ -56,6 +57,17 @@ def engine_config(
     sections = {*own, *settings}
     assigned = {section: {**settings.get(section, {}), **own.get(section, {})} for section in sections}
     return parse_config("", {}, where=WHERE, assigned=assigned)
+
+
+def checked_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """Return the transforms; raise if one of them is none."""
+    for number, each in enumerate(transforms, 1):
+        if not isinstance(each, Transform):
+            raise ConfigError(
+                f"{WHERE}: transforms: number {number} is {type(each).__name__}",
+                hint="give instances of Mask, Filter, ..., or OnBatch(function)",
+            )
+    return tuple(transforms)
 
 
 def _database_of(dsn: str) -> tuple[str, ...]:

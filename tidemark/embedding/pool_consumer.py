@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidemark.embedding.batch import Batch
 from tidemark.embedding.keys import NO_LANE, lanes_of, sections_of
+from tidemark.embedding.planned_batch import PlannedBatch
 from tidemark.embedding.pool import HandlerPool
+from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import CommitPolicy, Finished
 from tidemark.engine.dispatch import Order
 from tidemark.io.host.clock import SystemClock
@@ -33,10 +34,11 @@ from tidemark.model.change import (
 )
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
+from tidemark.transforms.plan import TransformPlans
 
 EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
 """What a stream contains beside changes of rows."""
-PoolPart = Batch | EngineEvent
+PoolPart = Batch | PlannedBatch | EngineEvent
 _ONLY_LANE = 0
 
 
@@ -58,9 +60,13 @@ class PoolConsumer:
         bytes_max: int,
         databases: Mapping[Oid, str],
         takes_events: bool,
+        plans: TransformPlans | None,
         log: Log,
     ) -> None:
-        """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`."""
+        """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`.
+
+        `plans`: of the transforms, if there are any.
+        """
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
         self._order = order
@@ -69,6 +75,7 @@ class PoolConsumer:
         self._bytes_max = bytes_max
         self._databases = dict(databases)
         self._takes_events = takes_events
+        self._plans = plans
         self._log = log
         self._clock = SystemClock()
         self._since_s = self._clock.monotonic_s()
@@ -87,7 +94,14 @@ class PoolConsumer:
         self._epoch = epoch
 
     def on_schema(self, event: SchemaEvent) -> None:
-        """Do nothing: each batch has its relation, and schema events of the stream are among a group's items."""
+        """Check that the transforms fit the version: each batch has its relation, and needs no more."""
+        if self._plans is None or event.after is None:
+            return
+        database = self._database(event.database)
+        if event.before is None:
+            self._plans.plan(database, event.after)
+        else:
+            self._plans.check_change(database, event.before, event.after)
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
         """Give groups to the pool up to the bound; confirm what is finished if that is due."""
@@ -123,7 +137,7 @@ class PoolConsumer:
         parts = [part for item in group.items for part in self._parts(item)]
         if not self._pool.submit(parts, group.byte_count):
             return False
-        self._submitted_changes += sum(len(part) if isinstance(part, Batch) else 1 for part, _ in parts)
+        self._submitted_changes += sum(len(part) if isinstance(part, Batch | PlannedBatch) else 1 for part, _ in parts)
         self._pending.append(_PendingGroup(group, self._submitted_changes))
         self._pending_bytes += group.byte_count
         self._pool.wait_below(self._bytes_max)
@@ -179,9 +193,16 @@ class PoolConsumer:
                 part = section if len(found) == 1 else section.take(pa.array(np.flatnonzero(own == lane)))
                 yield self._batch(item, part), None if lane == NO_LANE else lane
 
-    def _batch(self, item: ChangeBatch, rows: pa.RecordBatch) -> Batch:
+    def _batch(self, item: ChangeBatch, rows: pa.RecordBatch) -> Batch | PlannedBatch:
         assert self._epoch is not None, "it was never assigned"
-        return Batch(self._databases.get(item.database, str(item.database)), item.relation, self._epoch, rows)
+        database = self._database(item.database)
+        batch = Batch.of(database, item.relation, self._epoch, rows)
+        if self._plans is None or not (plan := self._plans.plan(database, item.relation)).steps:
+            return batch
+        return PlannedBatch(batch, plan)
+
+    def _database(self, oid: Oid) -> str:
+        return self._databases.get(oid, str(oid))
 
     def _warn_once(self, item: EngineEvent) -> None:
         if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary):

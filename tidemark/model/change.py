@@ -37,6 +37,7 @@ class BeforeKind(IntEnum):
     FULL = 2
 
 
+UNCHANGED = "_unchanged"
 META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_op", pa.string(), nullable=False),  # one letter of Op
     pa.field("_tli", pa.int32(), nullable=False),
@@ -49,7 +50,7 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_before_kind", pa.int8(), nullable=False),
     # Columns of `_after` whose TOASTed value did not change and is not in WAL: little-endian bitmap over the
     # indexes of the live columns; NULL if there is none. The column itself is NULL there.
-    pa.field("_unchanged", pa.binary(), nullable=True),
+    pa.field(UNCHANGED, pa.binary(), nullable=True),
 )
 BEFORE = "_before"  # struct of the live columns, NULL if _before_kind is NONE
 AFTER = "_after"  # struct of the live columns, NULL for a delete

@@ -23,6 +23,7 @@ DEADLINE_S = 60.0
 LEASEHOLDER, NETWORK = "leaseholder", "network"
 LEASE_S = 0.05
 COMMITS = 200
+SENT = "SELECT (sent_lsn - '0/0')::bigint FROM pg_stat_replication"
 MESSAGE = "SELECT pg_logical_emit_message(true, 'test', repeat('x', {}))"
 
 
@@ -54,6 +55,8 @@ class Leaseholder:
         self.lease_s = LEASE_S
         self.waits_s = 0.0  # of the present read, or of the last
         self.pauses_s: Callable[[], float] = lambda: 0.0
+        self.collect: Callable[[], None] = lambda: None
+        self.has_read: Callable[[], None] = lambda: None
         self._receiver = receiver
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=LEASEHOLDER)
@@ -81,8 +84,12 @@ class Leaseholder:
         if not self._lease.begin_read():
             return False
         self.waits_s = self.lease_s
-        may_continue = self._receiver.read_leased(self.waits_s)
+        may_continue = self._receiver.read_leased(self.waits_s, self._collect)
+        self.has_read()
         return self._lease.end_read() and may_continue
+
+    def _collect(self) -> None:
+        self.collect()  # as it is set now, not at the start of the read
 
 
 @pytest.fixture
@@ -156,6 +163,26 @@ def test_an_application_thread_that_decodes_for_long_delays_no_wal(
     leaseholder.decoding_lasts = False
     wait_until(lambda: is_leased(cluster, ring))
     assert receiver.error is None
+
+
+def test_what_arrives_while_the_first_change_is_collected_is_read_with_it(
+    cluster: Cluster, ring: ThreadRecordingRing, leaseholder: Leaseholder
+) -> None:
+    """The wait for further changes begins with the first one: a wait before it would be a second wake-up."""
+    flushed: list[Lsn] = []
+    read: list[Lsn] = []
+
+    def collect() -> None:
+        leaseholder.collect, leaseholder.has_read = lambda: None, lambda: read.append(ring.write_lsn)
+        cluster.sql(MESSAGE.format(10))
+        flushed.append(parse_lsn(cluster.sql("SELECT pg_current_wal_flush_lsn()")[0][0] or ""))
+        wait_until(lambda: cluster.sql(SENT)[0][0] >= flushed[0])
+
+    wait_until(lambda: is_leased(cluster, ring))
+    leaseholder.collect = collect
+    cluster.sql(MESSAGE.format(10))
+    wait_until(lambda: bool(read))
+    assert read[0] >= flushed[0]
 
 
 def test_a_stop_ends_a_read_that_waits(

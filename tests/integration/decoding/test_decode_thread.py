@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -135,10 +135,11 @@ class Network:
         """The end of what was sent."""
         return self._sent_lsn
 
-    def read_leased(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float, collect: Callable[[], None]) -> bool:
         """Read as the application thread."""
         assert self._lease.state in (LeaseState.READING, LeaseState.LEAVING)
-        self._read(timeout_s)
+        if self._read(timeout_s):
+            collect()
         return self._socket.empty()
 
     def stop(self) -> None:
@@ -271,8 +272,8 @@ def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(be
 class NoSocket:
     """An input from which nothing may be read."""
 
-    def read_leased(self, timeout_s: float) -> bool:
-        raise AssertionError(timeout_s)
+    def read_leased(self, timeout_s: float, collect: Callable[[], None]) -> bool:
+        raise AssertionError(timeout_s, collect)
 
 
 def test_only_the_last_group_of_a_slice_leaves_the_stream_with_the_application_thread() -> None:

@@ -31,7 +31,7 @@ FILE = os.open("written.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 def write(table, rows, *, upto, fence):
     for row in rows.to_pylist():
         line = {
-            "table": table, "id": row["_after"]["id"], "note": row["_after"]["note"], "fence": fence.number,
+            "table": table, "id": row["_after"]["id"], "row": row["_after"], "fence": fence.number,
             "at": [row["_tli"], row["_commit_lsn"], row["_ordinal"]], "upto": str(upto),
         }
         os.write(FILE, (json.dumps(line) + "\\n").encode())
@@ -80,7 +80,10 @@ class ReadmeProgram:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def ids(self) -> list[object]:
-        return [line["id"] for line in self.lines()]
+        return [line["id"] for line in self.lines() if line["table"] == "public.item"]
+
+    def customers(self) -> list[object]:
+        return [line["row"] for line in self.lines() if line["table"] == "public.customers"]
 
     def confirmed(self) -> Position:
         """Return the stored position."""
@@ -110,6 +113,8 @@ def shop(new_cluster: NewCluster, tmp_path: Path) -> ReadmeProgram:
     cluster.sql("CREATE ROLE cdc LOGIN REPLICATION")
     cluster.sql("CREATE TABLE item (id int PRIMARY KEY, note text); GRANT SELECT ON item TO cdc", "shop")
     cluster.sql("INSERT INTO item SELECT n, 'old' FROM generate_series(1, 100) n", "shop")
+    cluster.sql("CREATE TABLE customers (id int PRIMARY KEY, email text); GRANT SELECT ON customers TO cdc", "shop")
+    cluster.sql("INSERT INTO customers VALUES (1, 'one@shop')", "shop")
     return ReadmeProgram(cluster, tmp_path)
 
 
@@ -130,6 +135,8 @@ def test_after_kills_the_program_has_written_every_change_and_repeats_only_what_
         wait_until(lambda: len(set(shop.ids())) == 200)
         written = max(map(position_of, shop.lines()))
         wait_until(lambda: shop.confirmed() >= written)
+        shop.cluster.sql("INSERT INTO customers VALUES (2, 'two@shop')", "shop")
+        wait_until(lambda: len(shop.customers()) >= 2)
         shop.cluster.sql("INSERT INTO item SELECT n, 'last' FROM generate_series(201, 300) n", "shop")
         wait_until(lambda: len(set(shop.ids())) > 200)
         process.send_signal(signal.SIGKILL)
@@ -144,6 +151,8 @@ def test_after_kills_the_program_has_written_every_change_and_repeats_only_what_
         process.send_signal(signal.SIGINT)
         assert process.wait(60) != 0
     again = shop.lines()[len(before) :]
+    masked = [{"id": 1, "email": None}, {"id": 2, "email": None}]
+    assert [row for number, row in enumerate(shop.customers()) if row not in shop.customers()[:number]] == masked
     assert all(position_of(line) > confirmed for line in again)
     assert ({fence(line) for line in before}, {fence(line) for line in again}) == ({1}, {2})
     assert shop.confirmed() >= max(map(position_of, shop.lines()))  # the interrupt stopped it in order

@@ -29,6 +29,14 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
     assert not {"numpy", "pyarrow", "lmdb", "psycopg", "pydantic"} & {*names}
 
 
+def test_the_parser_of_expressions_is_loaded_only_for_transforms_with_expressions() -> None:
+    program = "import sys; import tidemark; tidemark.{}('{}'); print('sqlglot' in sys.modules)"
+    for call, is_loaded in ((("Mask", "public.customers.email"), "False"), (("Filter", "id > 1"), "True")):
+        command = [sys.executable, "-c", program.format(*call)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == is_loaded
+
+
 def test_each_public_name_is_defined_and_listed() -> None:
     for name in tidemark.__all__:
         assert getattr(tidemark, name) is not None
@@ -63,6 +71,10 @@ def handle(batch: Batch) -> None:
             "commit=5: must be ALWAYS",
         ),
         (lambda state: Engine(DSN, state=state, handler=handle, stop_within_s=-1), "stop_within_s=-1"),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, transforms=[handle]),  # type: ignore[list-item]
+            "transforms: number 1 is function",
+        ),
         (lambda state: Engine(DSN, state=state, handler=handle, buffer_bytes=1), "deliver.unconfirmed_bytes_max"),
         (lambda state: Engine(DSN, state=state, handler=handle, tables="public.*"), "lists of patterns"),
         (

@@ -226,7 +226,9 @@ class BatchBuilder:
         buffers.words[form.length] = stop - start
         buffers.words[form.body_length] = length - len(form.head)
         message = bytes(buffers.out[:length])
-        return RowsMessage(shape.schema, message, stop - start, rows.position(start), rows.position(stop - 1))
+        first = rows.position(start)
+        last = first if stop - start == 1 else rows.position(stop - 1)
+        return RowsMessage(shape.schema, message, stop - start, first, last)
 
     def _batch(self, rows: RowSpans) -> RowsMessage:
         """Return the record batch of all rows."""

@@ -95,7 +95,7 @@ def as_target(root: Relation, of: Relation | None = None, *, constants: bool = F
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class _PartitionRoute:
     """The target of one version's rows, and the index of each target column in them."""
 
     target: Relation
@@ -111,7 +111,7 @@ class PartitionRoutes:
         self._dialects = dialects
         self._root_of = root_of
         self._targets: dict[Relation, Relation] = {}
-        self._routes: dict[Relation, _Route] = {}
+        self._routes: dict[Relation, _PartitionRoute] = {}
         self._reported: dict[tuple[Oid, Oid], Relation | None] = {}  # the last reported version of a table, by its OID
 
     def root(self, relation: Relation) -> Relation | None:
@@ -152,7 +152,7 @@ class PartitionRoutes:
                 columns.append(values)
         return ChangeBatch(batch.database, route.target, pa.RecordBatch.from_arrays(columns, schema=route.schema))
 
-    def _route(self, batch: ChangeBatch) -> _Route:
+    def _route(self, batch: ChangeBatch) -> _PartitionRoute:
         route = self._routes.get(batch.relation)
         if route is None:
             if len(self._routes) >= ROUTES_MAX:
@@ -161,7 +161,7 @@ class PartitionRoutes:
             index_of = {column.name: index for index, column in enumerate(batch.relation.live_columns)}
             indexes = tuple(index_of[column.name] for column in target.live_columns[:-1])
             struct = arrow_struct(target.live_columns, self._dialects[batch.database])
-            route = self._routes[batch.relation] = _Route(target, indexes, struct, batch_schema(struct))
+            route = self._routes[batch.relation] = _PartitionRoute(target, indexes, struct, batch_schema(struct))
         return route
 
     # Events
@@ -269,7 +269,7 @@ def _partition_event(
     return PartitionEvent(event.position, event.lsn, event.database, event.xid, change, target, alone(partition))
 
 
-def _struct(values: pa.StructArray, route: _Route, partition: Oid) -> pa.StructArray:
+def _struct(values: pa.StructArray, route: _PartitionRoute, partition: Oid) -> pa.StructArray:
     """Return rows of a partition as rows of the table above it."""
     count = len(values)
     if values.null_count == count:

@@ -144,28 +144,27 @@ class WalStream:
 
     def read(self, timeout_s: float) -> StreamEvent | None:
         """Return the next event, or None if none arrives within `timeout_s`."""
-        event = self.receive_within(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        event = self.receive()
+        while event is None and not self._is_over and (remaining_s := deadline - time.monotonic()) > 0:
+            self.wait(remaining_s)
+            event = self.receive()
         return self._copy_ended() if self._is_over else event
 
-    def receive_within(self, timeout_s: float) -> WalEvent | None:
-        """Return the next event, or None if none arrives within `timeout_s` or before a `wake`.
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something arrives at the socket; false if nothing does within `timeout_s` or before a `wake`.
 
-        None at once if the stream has ended.
+        What was received before, and not returned, does not count: `receive` has returned None since.
         """
-        event = self.receive()
-        if event is not None:
-            return event
-        deadline = time.monotonic() + timeout_s
-        while event is None and not self._is_over and (remaining_s := deadline - time.monotonic()) > 0:
-            ready = self._readable.poll(remaining_s * MSECS_PER_SECOND)
-            event = self.receive()
-            if any(descriptor == self._woken for descriptor, _ in ready):
+        ready = self._readable.poll(timeout_s * MSECS_PER_SECOND)
+        for descriptor, _ in ready:
+            if descriptor == self._woken:
                 os.eventfd_read(self._woken)
-                break
-        return event
+                return False
+        return bool(ready)
 
     def wake(self) -> None:
-        """End a `receive_within` of another thread; if there is none, the next one. Not after `close`."""
+        """End a `wait` of another thread; if there is none, the next one. Not after `close`."""
         os.eventfd_write(self._woken, 1)
 
     def receive(self) -> WalEvent | None:

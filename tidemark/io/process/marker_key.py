@@ -6,20 +6,18 @@ store are one key. Its bytes never appear in a message or a log.
 
 import os
 import secrets
-import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from tidemark.io.host.disk import sync, write_all, writing
 from tidemark.io.process.config import Config
+from tidemark.io.process.secret_sources import read_key
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.wire.marker import KEY_BYTES_MIN
 
 _MADE_BYTES = 32
-_KEY_BYTES_MAX = 4096  # a key is one line; a larger file is another one, named by mistake
-_OTHERS = 0o007
 
 
 class BadMarkerKey(ConfigError):
@@ -68,21 +66,4 @@ def make_marker_key(config: Config, folder: StateFolder) -> None:
 
 def load_marker_key(config: Config, folder: StateFolder) -> bytes:
     """Return the key; raise `BadMarkerKey` if it is missing, too short, or readable by other users."""
-    path = marker_key_path(config, folder)
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(_KEY_BYTES_MAX + 1)
-    except OSError as error:
-        raise BadMarkerKey(f"the key of the markers, {path}, cannot be read: {error.strerror}") from error
-    if stat.S_IMODE(mode) & _OTHERS:
-        raise BadMarkerKey(
-            f"the key of the markers, {path}, is accessible to all users of this host ({stat.S_IMODE(mode):04o})",
-            hint=f"chmod o-rwx {path}, and consider replacing the key on every node",
-        )
-    key = content.strip()
-    if not KEY_BYTES_MIN <= len(key) <= _KEY_BYTES_MAX:
-        raise BadMarkerKey(
-            f"the key of the markers, {path}, has {len(key)} bytes; it must have {KEY_BYTES_MIN} to {_KEY_BYTES_MAX}"
-        )
-    return key
+    return read_key(marker_key_path(config, folder), "the key of the markers", KEY_BYTES_MIN, BadMarkerKey)

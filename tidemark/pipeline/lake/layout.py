@@ -36,7 +36,7 @@ Labels = Mapping[int, Mapping[str, str]]
 """By column: the renamed labels of an enum."""
 Comments = tuple[tuple[int, str], ...]
 """The comments of a table and its columns by pg_description.objsubid: 0 for the table, else the column's number."""
-Mask = npt.NDArray[np.bool_]
+RowMask = npt.NDArray[np.bool_]
 
 POSITION_COLUMNS = tuple(
     pa.field(name, kind)
@@ -303,7 +303,7 @@ def _same(left: pa.Field, right: pa.Field) -> bool:
     return bool(left.name == right.name and left.type == right.type)
 
 
-def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[str, Mask]:
+def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[str, RowMask]:
     """Return which changes left which columns unchanged, unpacked from little-endian bitmaps over the live columns."""
     bitmaps = changes.column("_unchanged")
     if bitmaps.null_count == len(bitmaps):

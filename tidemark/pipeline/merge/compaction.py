@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.errors import InternalError
-from tidemark.pipeline.lake.layout import LakeColumn, Mask, position_of, unchanged_masks
+from tidemark.pipeline.lake.layout import LakeColumn, RowMask, position_of, unchanged_masks
 from tidemark.pipeline.merge.keys import NAN, comparable, comparable_keys
 
 RowKey = tuple[object, ...]
@@ -78,7 +78,7 @@ class _ChangeRun:
             raise InternalError(f"a delete does not identify its row: {position_of(changes, int(nameless.argmax()))}")
         self.moves = known & ~self.deletes & self._key_differs()
 
-    def _key_differs(self) -> Mask:
+    def _key_differs(self) -> RowMask:
         differs = np.zeros(self.changes.num_rows, np.bool_)
         for name in self.key:
             old, new = self.old.column(name), self.new.column(name)
@@ -185,7 +185,7 @@ def _moved(key: RowKey, row: _NewestState) -> Iterator[tuple[str, RowKey]]:
             yield name, source
 
 
-def new_and_old_rows(changes: pa.Table, columns: Sequence[LakeColumn]) -> tuple[pa.Table, pa.Table, dict[str, Mask]]:
+def new_and_old_rows(changes: pa.Table, columns: Sequence[LakeColumn]) -> tuple[pa.Table, pa.Table, dict[str, RowMask]]:
     """Return new and old rows, and by column in which new rows the value is unchanged and unknown.
 
     The server writes the whole old row for FULL, and the whole old key if a part of it is TOASTed. An unchanged value
@@ -226,5 +226,5 @@ def _as_key(value: object) -> object:
     return NAN if isinstance(value, float) and math.isnan(value) else value
 
 
-def _mask(values: pa.ChunkedArray) -> Mask:
+def _mask(values: pa.ChunkedArray) -> RowMask:
     return np.asarray(values.to_numpy(), np.bool_)

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.delta_log.commit_files import FileChange
 from tidemark.pipeline.lake.file_format import FILE_BYTES
-from tidemark.pipeline.lake.lake_table import FileChange, LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge.compaction import Compacted, RowKey, keys_of
 from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
 from tidemark.pipeline.merge.key_ranges import SoughtKeys

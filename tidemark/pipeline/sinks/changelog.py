@@ -13,14 +13,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemark.io.host.failpoints import passed
-from tidemark.model.change import AFTER, BEFORE, BeforeKind, CopyBoundary, Op, Truncation
+from tidemark.model.change import AFTER, BEFORE, UNCHANGED, BeforeKind, CopyBoundary, Op, Truncation
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.lake.layout import Shapes, lake_columns, source_fields, table_comment, unchanged_masks
-from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, convert_types, log_schema, spelled
+from tidemark.pipeline.sinks.logshape import META, OLD, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.io.host.failpoints import passed
+from tidemark.model.change import UNCHANGED
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, POSITION_COLUMNS, Comments, convert, source_fields
 
 OLD = "_old"
-UNCHANGED = "_unchanged"
 META = pa.schema(
     [
         pa.field("_op", pa.string()),

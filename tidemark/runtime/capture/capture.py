@@ -10,7 +10,7 @@ The owner calls `poll` at intervals: it advances these steps and returns the fir
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Self
@@ -41,6 +41,7 @@ from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import ConsumerFailed, CorruptWal
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
+from tidemark.model.relation import Relation
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
@@ -200,6 +201,7 @@ class Capture:
         )
         self._make_decoding = partial(self._new_decoding, base, beginning, start)
         self._decoding: DecodeThread | None = None
+        self._mirrors = base.mirrors
         names = base.mirrors.remember(beginning.databases)
         maker = TargetMaker(context, settings.target, epoch, self._history, self.progress, self._stopping)
         target, self._liveness = (
@@ -226,6 +228,14 @@ class Capture:
             metrics=self._metrics,
             stopping=self._stopping,
         )
+
+    def selected_tables(self) -> Iterator[tuple[str, Relation]]:
+        """Yield the selected tables with their databases, as of the start. Only before `start`: then they change."""
+        selection = self._settings.select.selection()
+        for oid, known in self._mirrors.known().items():
+            mirror = self._mirrors.captured(oid)
+            relations = mirror.relations() if mirror is not None else ()
+            yield from ((known.name, relation) for relation in relations if selection.selects(relation))
 
     def start(self) -> None:
         """Start the threads; decoding starts when no first copy is due or the copy is complete."""

@@ -259,7 +259,8 @@ class ConsumerTarget:
                 self._announced[item.database, described.oid] = described
             elif isinstance(item, ChangeBatch):
                 key = (item.database, item.relation.oid)
-                if self._announced.get(key) != item.relation:
+                known = self._announced.get(key)
+                if known is not item.relation and known != item.relation:  # NB: comparing takes longer than the rest
                     self._consumer.on_schema(_introduction(group, item))
                     self._announced[key] = item.relation
 

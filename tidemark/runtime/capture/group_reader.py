@@ -1,9 +1,10 @@
 """How the application thread gets its groups: from the queue, or by reading and decoding the stream inline."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-from tidemark.engine.batching import DeliveryPacing
+from tidemark.engine.batching import SPACING_S, DeliveryPacing
 from tidemark.model.change import ChangeGroup
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.stream_lease import StreamLease
@@ -12,8 +13,11 @@ from tidemark.runtime.capture.stream_lease import StreamLease
 class LeasedInput(Protocol):
     """The WAL input, while the application thread has the stream."""
 
-    def read_leased(self, timeout_s: float) -> bool:
-        """Read what arrives within `timeout_s` into the ring; false if the network thread has to continue."""
+    def read_leased(self, timeout_s: float, collect: Callable[[], None]) -> bool:
+        """Read what arrives within `timeout_s` into the ring; false if the network thread has to continue.
+
+        `collect` is called when something has arrived, before it is read: what arrives meanwhile is read as well.
+        """
 
 
 class InlineDecoder(Protocol):
@@ -55,25 +59,29 @@ class GroupReader:
     def _wait(self, timeout_s: float) -> ChangeGroup | None:
         now_s = time.monotonic()
         until_s = now_s + timeout_s
-        if (linger_s := self._pacing.wait_s(now_s)) > 0:
-            time.sleep(min(linger_s, timeout_s))  # changes are collected in the socket, or by the decode thread
-            if linger_s >= timeout_s:
-                return None
+        linger_s = self._pacing.wait_s(now_s)
+        if linger_s > SPACING_S:  # a busy stream: the other threads read and decode if this takes long
+            time.sleep(min(linger_s, timeout_s))
         while True:
-            group = (
-                self._receive_inline(until_s) if self._enters() else self._receive_threaded(until_s - time.monotonic())
-            )
+            group = self._receive_inline(until_s) if self._enters() else self._receive_threaded(until_s)
             if group is not None or self._queue.is_closed or time.monotonic() >= until_s:
                 return group
+
+    def _collect(self) -> None:
+        """Wait for further changes, in the socket or in the decode thread, after the first one has arrived."""
+        linger_s = self._pacing.wait_s(time.monotonic())
+        if linger_s > 0:
+            time.sleep(min(linger_s, SPACING_S))
 
     def _enters(self) -> bool:
         return self._decoder is not None and self._lease.enter()
 
-    def _receive_threaded(self, timeout_s: float) -> ChangeGroup | None:
+    def _receive_threaded(self, until_s: float) -> ChangeGroup | None:
+        self._collect()
         self._queue.is_awaited = True  # NB: set before the check: the decode thread checks it after each slice
         if self._decoder is not None and self._decoder.is_collecting:
             self._lease.arrived.set()
-        return self._queue.receive(timeout_s)
+        return self._queue.receive(until_s - time.monotonic())
 
     def _receive_inline(self, until_s: float) -> ChangeGroup | None:
         assert self._decoder is not None, "it enters with a decoder"
@@ -99,7 +107,7 @@ class GroupReader:
         """Read from the socket; false if another thread has to continue."""
         may_continue = is_leased = False
         try:
-            may_continue = self._wal_input.read_leased(timeout_s)
+            may_continue = self._wal_input.read_leased(timeout_s, self._collect)
         finally:
             is_leased = self._lease.end_read()
         return may_continue and is_leased

@@ -156,13 +156,15 @@ class NetworkThread(SourceThread):
             self._lease.recall(0.0)
         super().stop()
 
-    def read_leased(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float, collect: Callable[[], None]) -> bool:
         """Read what arrives within `timeout_s`, in the application thread; false if this thread has to continue."""
         stream = self._leased
         assert stream is not None, "the lease is entered while the stream is offered"
         read_bytes = 0
         try:
-            event = stream.receive_within(timeout_s)
+            if stream.wait(timeout_s):
+                collect()
+            event = stream.receive()
             while event is not None:
                 read_bytes += self._accept_event(event)
                 if read_bytes > LEASED_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:

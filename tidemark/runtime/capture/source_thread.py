@@ -2,6 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import Enum
 
 from tidemark.model.lsn import Lsn
@@ -50,9 +51,9 @@ class SourceThread(ABC):
         if self._thread.ident is not None:
             self._thread.join(STOP_S)
 
-    def read_leased(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float, collect: Callable[[], None]) -> bool:
         """Return false: only this thread itself reads."""
-        del timeout_s
+        del timeout_s, collect
         return False
 
     def drain(self) -> None:  # noqa: B027 - a default, not an omission

@@ -1,18 +1,20 @@
 """What a handler receives: a batch of changes of one version of one table, as Arrow and as rows on demand."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 import pyarrow as pa
 
-from tidemark.model.change import AFTER, BEFORE, Op
+from tidemark.model.change import AFTER, BEFORE, META_FIELDS, TABLE_ORDINAL, Op
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Position
-from tidemark.model.relation import Relation
+from tidemark.model.relation import Relation, ReplicaIdentity
 
 ROWS_AT_ONCE = 1_000  # how many rows become Python objects together
-META = ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn", "_xid", "_commit_time", "_origin", "_unchanged")
+META_NAMES = (*(field.name for field in META_FIELDS), TABLE_ORDINAL)
+_META = ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn", "_xid", "_commit_time", "_origin", "_unchanged")
 Values = Mapping[str, object]
 """The columns of a row by name; a value is what `pyarrow` returns for the column's Arrow type."""
 
@@ -37,14 +39,16 @@ class Batch:
     """Changes of one version of one table, in the order of the stream."""
 
     database: str
-    relation: Relation  # the version of the table: its columns, its key
+    table: str  # `schema.name`, or the name that a `Route` gave
+    relation: Relation  # the version of the table in the source, before transforms: its columns, its key
+    key: tuple[str, ...]  # the columns that identify a row, by their present names; () if there are none
     epoch: Epoch  # the fencing token: it grows with each start of an engine on the state
-    arrow: pa.RecordBatch  # metadata columns, then the structs `_before` and `_after`
+    arrow: pa.RecordBatch  # metadata columns, then the structs `_before` and `_after`; `Flatten` has columns instead
 
-    @property
-    def table(self) -> str:
-        """The table as `schema.name`."""
-        return self.relation.qualified_name
+    @classmethod
+    def of(cls, database: str, relation: Relation, epoch: Epoch, arrow: pa.RecordBatch) -> Self:
+        """Return the batch as it is before all transforms."""
+        return cls(database, relation.qualified_name, relation, key_of(relation), epoch, arrow)
 
     @property
     def schema(self) -> pa.Schema:
@@ -71,13 +75,13 @@ class Batch:
         return int(self.arrow.num_rows)
 
     def __iter__(self) -> Iterator[Change]:
-        """Iterate over the changes; they are made as they are needed."""
-        names = tuple(column.name for column in self.relation.live_columns)
+        """Iterate over the changes; they are made as they are needed. A flat row is `after`."""
         for start in range(0, len(self), ROWS_AT_ONCE):
             rows = self.arrow.slice(start, ROWS_AT_ONCE)
-            columns = (rows.column(name).to_pylist() for name in (*META, BEFORE, AFTER))
+            names, befores, afters = _sides(rows)
+            columns = (rows.column(name).to_pylist() for name in _META)
             for op, timeline, commit_lsn, ordinal, lsn, xid, time, origin, unchanged, before, after in zip(
-                *columns, strict=True
+                *columns, befores, afters, strict=True
             ):
                 yield Change(
                     op=Op(op),
@@ -96,6 +100,23 @@ class Batch:
             self.arrow.column(name)[row].as_py() for name in ("_tli", "_commit_lsn", "_ordinal")
         )
         return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+
+
+def key_of(relation: Relation) -> tuple[str, ...]:
+    """Return the names of the columns that identify a row: the replica identity; with FULL the primary key."""
+    is_full = relation.replica_identity is ReplicaIdentity.FULL
+    numbers = relation.primary_key if is_full or not relation.identity_columns else relation.identity_columns
+    names = {column.number: column.name for column in relation.live_columns}
+    return tuple(names[number] for number in numbers if number in names)
+
+
+def _sides(rows: pa.RecordBatch) -> tuple[tuple[str, ...], Sequence[Values | None], Sequence[Values | None]]:
+    """Return the names of the columns, and both sides of each row."""
+    if AFTER in rows.schema.names:
+        names = tuple(field.name for field in rows.schema.field(AFTER).type)
+        return names, rows.column(BEFORE).to_pylist(), rows.column(AFTER).to_pylist()
+    names = tuple(name for name in rows.schema.names if name not in META_NAMES)
+    return names, [None] * rows.num_rows, rows.select(names).to_pylist()
 
 
 def _named(bitmap: bytes | None, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,140 @@
+"""Transforms in an engine over a real server: first copies, the stream, retries, and tables that they do not fit."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import tidemark
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster
+from tidemark import Batch, Drop, Engine, EngineState, Filter, Mask, OnRow, Order, Rename, Route, Secret
+
+KEY = Secret(b"0123456789abcdef")
+DEADLINE_S = 60.0
+
+
+class CollectedRows:
+    """Keeps the rows of all batches, and the threads."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, dict[str, object]]] = []
+        self.threads: set[str] = set()
+
+    def __call__(self, batch: Batch) -> None:
+        self.threads.add(threading.current_thread().name)
+        for change in batch:
+            self.rows.append((batch.table, change.op.value, dict(change.after or change.before or {})))
+
+
+@pytest.fixture
+def customers(cluster: Cluster, database: str) -> str:
+    cluster.sql("CREATE TABLE customers (id int PRIMARY KEY, email text, note text)", database)
+    return "public.customers"
+
+
+@pytest.mark.feature("P15")
+@pytest.mark.usefixtures("customers")
+def test_transforms_apply_to_copied_and_to_streamed_rows_in_the_threads_of_the_handler(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    cluster.sql("INSERT INTO customers VALUES (1, 'one@x.org', 'copied'), (2, NULL, 'copied')", database)
+    collected = CollectedRows()
+    called: set[str] = set()
+
+    def note_thread(change: tidemark.Change) -> tidemark.Change:
+        called.add(threading.current_thread().name)
+        return change
+
+    transforms = [
+        Mask("public.customers.email", constant="-"),
+        Rename("public.customers.note", "remark"),
+        Filter("remark <> 'no'", operations="iu"),
+        OnRow(note_thread),
+        Route("all_customers", tables="public.customers"),
+    ]
+    with Engine(
+        cluster.dsn(database), state=tmp_path / "state", handler=collected, transforms=transforms, order=Order.BY_KEY
+    ) as engine:
+        wait_until(lambda: len(collected.rows) == 2 or engine.wait(0))
+        cluster.sql("INSERT INTO customers VALUES (3, 'three@x.org', 'yes'), (4, 'four@x.org', 'no')", database)
+        cluster.sql("DELETE FROM customers WHERE id = 1", database)
+        wait_until(lambda: len(collected.rows) == 4 or engine.wait(0))
+        confirmed = engine.confirmed
+        cluster.sql("INSERT INTO customers VALUES (5, 'five@x.org', 'no')", database)
+        wait_until(lambda: engine.confirmed != confirmed)  # also what is left out is confirmed
+    assert collected.rows == [
+        ("all_customers", "c", {"id": 1, "email": "-", "remark": "copied"}),
+        ("all_customers", "c", {"id": 2, "email": None, "remark": "copied"}),
+        ("all_customers", "i", {"id": 3, "email": "-", "remark": "yes"}),
+        ("all_customers", "d", {"id": 1, "email": None, "remark": None}),
+    ]
+    assert called == collected.threads == {"tidemark-handler-1"}
+
+
+@pytest.mark.feature("P15")
+@pytest.mark.usefixtures("customers")
+def test_after_an_error_the_handler_gets_only_the_batches_that_it_has_not_finished(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    handled: list[Batch] = []
+
+    def handle(batch: Batch) -> None:
+        handled.append(batch)
+        if batch.table == "b" and len(handled) < 4:
+            raise OSError("the target is away")
+
+    with Engine(
+        cluster.dsn(database),
+        state=tmp_path / "state",
+        handler=handle,
+        transforms=[Route("{value}", by="note")],
+        settings={"copy": {"enabled": False}, "retry": {"first_s": 0.01, "max_s": 0.02}},
+    ) as engine:
+        cluster.sql("INSERT INTO customers VALUES (1, '', 'a'), (2, '', 'b'), (3, '', 'c')", database)
+        wait_until(lambda: len(handled) == 5 or engine.wait(0))
+    assert [batch.table for batch in handled] == ["a", "b", "b", "b", "c"]
+    assert handled[1] is handled[2] is handled[3]
+
+
+@pytest.mark.feature("P15")
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (Mask("public.customers.mail"), "public.customers has no column mail"),
+        (Mask("public.customers.id", key=KEY), "id of public.customers is in the key"),
+        (Filter("id = 'x'", tables="public.customers"), "line 1, column 6: 'x' is no int32"),
+    ],
+)
+@pytest.mark.usefixtures("customers")
+def test_a_start_with_transforms_that_do_not_fit_a_table_is_refused(
+    cluster: Cluster, database: str, tmp_path: Path, transform: tidemark.Transform, message: str
+) -> None:
+    engine = Engine(
+        cluster.dsn(database), state=tmp_path / "state", handler=CollectedRows(), transforms=[Drop("*.*.x"), transform]
+    )
+    with pytest.raises(tidemark.BadTransform, match=message):
+        engine.start()
+    assert engine.state is EngineState.STOPPED
+
+
+@pytest.mark.feature("P15")
+@pytest.mark.usefixtures("customers")
+def test_a_rename_that_would_show_a_masked_column_stops_the_engine_and_nothing_is_lost(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    collected = CollectedRows()
+    dsn, state = cluster.dsn(database), tmp_path / "state"
+    engine = Engine(dsn, state=state, handler=collected, transforms=[Mask("public.*.email")])
+    engine.start()
+    cluster.sql("INSERT INTO customers VALUES (1, 'secret')", database)
+    wait_until(lambda: len(collected.rows) == 1 or engine.wait(0))
+    cluster.sql("ALTER TABLE customers RENAME email TO mail", database)
+    cluster.sql("INSERT INTO customers VALUES (2, 'secret')", database)
+    with pytest.raises(tidemark.BadTransform, match=r"which is masked or dropped, is now mail of public\.customers"):
+        engine.wait(DEADLINE_S)
+    assert [row["id"] for _, _, row in collected.rows] == [1]
+    with Engine(dsn, state=state, handler=collected, transforms=[Mask("public.*.email|mail")]) as engine:
+        wait_until(lambda: len(collected.rows) >= 2 or engine.wait(0))
+    assert collected.rows[-1] == ("public.customers", "i", {"id": 2, "mail": None, "note": None})
+    assert "secret" not in str(collected.rows)

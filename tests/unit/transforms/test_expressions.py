@@ -1,0 +1,116 @@
+"""Expressions of SQL on changes: values as PostgreSQL defines them, and errors with line and column."""
+
+import pytest
+
+from tests.support.samples.changed_rows import SampleRow, batch_of, columns_of, customers
+from tidemark.transforms.expressions import BadExpression, SqlExpression
+from tidemark.transforms.transform import TableShape, TransformFailed
+
+ANN = {"id": 1, "name": "Ann", "email": "ann@x.org", "total": "10.50", "score": 1.5, "vip": True}
+ROWS: list[SampleRow] = [
+    ("i", None, {"id": 1, "name": "Ann", "email": "ann@x.org", "score": 1.5, "vip": True}),
+    ("u", {"id": 2, "name": "old"}, {"id": 2, "name": "new", "score": 0.25}),
+    ("u", {"id": 3, "name": None}, {"id": 3, "name": None, "email": "c_d@x.org"}),
+    ("d", {"id": 4, "name": "gone"}, None),
+]
+SHAPE = TableShape.of("shop", customers(), columns_of(customers()))
+
+
+def values(text: str) -> list[object]:
+    found: list[object] = SqlExpression(text, "Filter").bind(SHAPE).values(batch_of(*ROWS).arrow).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("id", [1, 2, 3, 4]),
+        ("ID = 4", [False, False, False, True]),
+        ("after.id", [1, 2, 3, None]),
+        ("before.name = 'old'", [None, True, None, False]),
+        ("before.name IS DISTINCT FROM after.name", [True, True, False, True]),
+        ("before.name IS NOT DISTINCT FROM after.name", [False, False, True, False]),
+        ("name IS NULL OR name = 'Ann'", [True, False, True, False]),
+        ("name = 'Ann' AND id > 0", [True, False, None, False]),
+        ("NOT (id BETWEEN 2 AND 3)", [True, False, False, True]),
+        ("id IN (1, 4)", [True, False, False, True]),
+        ("name IN ('Ann', NULL)", [True, None, None, None]),
+        ("email LIKE '%@x.org'", [True, None, True, None]),
+        (r"email LIKE 'c\_d%'", [False, None, True, None]),
+        ("email ILIKE 'ANN%'", [True, None, False, None]),
+        ("email ~ '^a.n@'", [True, None, False, None]),
+        ("starts_with(email, 'c')", [False, None, True, None]),
+        ("score > 0.5", [True, False, None, None]),
+        ("id * 2 + 1 - id / 2", [3, 4, 6, 7]),
+        ("-id", [-1, -2, -3, -4]),
+        ("abs(-id)", [1, 2, 3, 4]),
+        ("lower(name) || '!'", ["ann!", "new!", None, "gone!"]),
+        ("upper(coalesce(name, 'none'))", ["ANN", "NEW", "NONE", "GONE"]),
+        ("length(name)", [3, 3, None, 4]),
+        ("vip IS TRUE", [True, False, False, False]),
+        ("vip IS NOT TRUE", [False, True, True, True]),
+        ("vip IS FALSE", [False, False, False, False]),
+        ("change.op = 'u'", [False, True, True, False]),
+        ("change.commit_time < '2000-01-01'", [True] * 4),
+        ("since > '2000-01-01 00:00:00+00'", [None] * 4),
+        ("CAST(id AS text) = '3'", [False, False, True, False]),
+        ("id::double precision / 2", [0.5, 1.0, 1.5, 2.0]),
+        ("true", [True] * 4),
+        ("born < DATE '2000-01-01'", [None] * 4),
+    ],
+)
+def test_an_expression_has_the_value_that_it_has_in_sql(text: str, expected: list[object]) -> None:
+    assert values(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id = ", "line 1, column 4"),
+        ("id = 1 2", "line 1, column 8: Invalid expression"),
+        ("name = 'x", "line 1, column 10: a quote or a comment is not closed"),
+        ("id = 1; id = 2", "one expression is needed, found 2"),
+        ("", "one expression is needed, found 0"),
+        ("id = 1\n AND EXISTS (SELECT 1)", "line 2, column 21: EXISTS is not permitted"),
+        ("pg_backend_pid() = 1", r"line 1, column 1: PG_BACKEND_PID\(\) is not permitted"),
+        ("(SELECT 1) = 1", "SUBQUERY is not permitted"),
+        ("id =" + " 1" * 10_000, "more than 10000 characters"),
+    ],
+)
+def test_text_that_is_no_permitted_expression_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(BadExpression, match=f"^Filter: .*{message}"):
+        SqlExpression(text, "Filter")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id = 1\n  AND nam = 'x'", "line 2, column 7: public.customers has no column nam; its columns are id, name"),
+        ('"ID" = 1', "line 1, column 1: public.customers has no column ID"),
+        ("other.id = 1", "line 1, column 1: other.id: write before.x"),
+        ("change.lsn = 1", "line 1, column 1: change has op, commit_time"),
+        ("id > 0 AND name > id", "line 1, column 12: GT does not apply to string and int64"),
+        ("id = 'x'", "line 1, column 6: 'x' is no int64"),
+        ("id + 'a'", "'a' is no int64"),
+        ("lower(id)", "line 1, column 1: LOWER does not apply to int64"),
+        ("name LIKE email", "the pattern of LIKE must be a text in quotes"),
+        ("name ~ '('", r"line 1, column 8: '\(' is no pattern of REGEXPLIKE"),
+        ("CAST(name AS jsonb) IS NULL", "line 1, column 6: a cast to JSONB is not permitted"),
+        ("id AND vip", "AND does not apply to int64 and bool"),
+    ],
+)
+def test_an_expression_that_does_not_fit_a_table_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(BadExpression, match=f"Filter: .*{message}"):
+        SqlExpression(text, "Filter").bind(SHAPE)
+
+
+def test_a_condition_must_be_boolean() -> None:
+    with pytest.raises(BadExpression, match="line 1, column 1: a condition is needed, this is int64"):
+        SqlExpression("id + 1", "Filter").bind_condition(SHAPE)
+
+
+@pytest.mark.parametrize("text", ["1 / (id - 1)", "id * 9223372036854775807", "CAST(name AS int)"])
+def test_a_failure_on_a_value_does_not_show_the_value(text: str) -> None:
+    with pytest.raises(TransformFailed, match=r"^Filter on public.customers: it failed on the values of a row$") as at:
+        values(text)
+    assert at.value.__suppress_context__

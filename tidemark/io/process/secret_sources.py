@@ -1,0 +1,52 @@
+"""Secrets from files and from the environment. Their bytes never appear in a message or a log."""
+
+import os
+import stat
+from pathlib import Path
+
+from tidemark.model.errors import ConfigError
+from tidemark.model.secret import Secret
+
+KEY_BYTES_MIN = 16  # 128 bits
+_KEY_BYTES_MAX = 4096  # a key is one line; a larger file is another one, named by mistake
+_OTHERS = 0o007
+
+
+class BadSecret(ConfigError):
+    """A secret that is missing, too short or too long, or readable by other users."""
+
+    hint = "to create a key: openssl rand -hex 32"
+
+
+def secret_file(path: str | Path) -> Secret:
+    """Return the text of a file, without the white space around it, as a secret. Raise `BadSecret`."""
+    return Secret(read_key(Path(path), "the secret", KEY_BYTES_MIN, BadSecret))
+
+
+def secret_environment(name: str) -> Secret:
+    """Return the value of a variable of the environment, without white space around it, as a secret."""
+    if name not in os.environ:
+        raise BadSecret(f"the variable {name} of the environment, which has a secret, is not set")
+    return Secret(_checked(os.environ[name].strip().encode(), f"the variable {name}", KEY_BYTES_MIN, BadSecret))
+
+
+def read_key(path: Path, what: str, bytes_min: int, error_class: type[ConfigError]) -> bytes:
+    """Return the text of a file without the white space around it; raise an error of the class if it is unfit."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_KEY_BYTES_MAX + 1)
+    except OSError as error:
+        raise error_class(f"{what}, {path}, cannot be read: {error.strerror}") from error
+    if stat.S_IMODE(mode) & _OTHERS:
+        raise error_class(
+            f"{what}, {path}, is accessible to all users of this host ({stat.S_IMODE(mode):04o})",
+            hint=f"chmod o-rwx {path}, and consider replacing the key on every node",
+        )
+    return _checked(content.strip(), f"{what}, {path},", bytes_min, error_class)
+
+
+def _checked(key: bytes, what: str, bytes_min: int, error_class: type[ConfigError]) -> bytes:
+    if not bytes_min <= len(key) <= _KEY_BYTES_MAX:
+        raise error_class(f"{what} has {len(key)} bytes; it must have {bytes_min} to {_KEY_BYTES_MAX}")
+    return key

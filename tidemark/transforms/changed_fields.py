@@ -1,0 +1,75 @@
+"""ChangedFieldsOnly: an update without the values that it left as they were."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.engine.batch import Batch
+from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
+from tidemark.transforms.transform import Bound, TableShape, Transform, children, rebuilt
+from tidemark.transforms.unchanged import Bits, unchanged_bits, with_unchanged
+
+
+class ChangedFieldsOnly(Transform):
+    """Sets columns of `_after` that an update did not change to NULL, and names them in `unchanged`; the key remains.
+
+    The table needs REPLICA IDENTITY FULL: without the old row, an update stays as it is.
+    """
+
+    def __init__(
+        self, *, tables: str | Sequence[str] = "*.*", leave_out_equal: bool = False, has_column: str | None = None
+    ) -> None:
+        """`leave_out_equal`: updates that changed no column are left out."""
+        super().__init__(tables=tables, has_column=has_column)
+        self._leave_out_equal = leave_out_equal
+
+    def _bind(self, shape: TableShape) -> Bound | None:
+        is_key = np.array([name in shape.key for name in shape.names], dtype=np.bool_)
+
+        def step(batch: Batch) -> Sequence[Batch]:
+            rows = batch.arrow
+            is_update = pc.equal(rows.column("_op"), Op.UPDATE.value)
+            is_full = pc.equal(rows.column("_before_kind"), BeforeKind.FULL.value)
+            compared = pc.and_(is_update, is_full).to_numpy(zero_copy_only=False)
+            if not compared.any():
+                return (batch,)
+            absent = unchanged_bits(rows, len(shape.names))
+            equal = _equal_bits(rows) | absent
+            equal[~compared] = False
+            kept = ~(compared & equal.all(axis=1)) if self._leave_out_equal else np.ones(len(batch), dtype=np.bool_)
+            if not kept.any():
+                return ()
+            bits = absent | (equal & ~is_key)
+            changed = with_unchanged(_without(batch, shape, bits), bits)
+            return (changed if kept.all() else replace(changed, arrow=changed.arrow.filter(pa.array(kept))),)
+
+        return Bound(shape, step)
+
+
+def _equal_bits(rows: pa.RecordBatch) -> Bits:
+    before, after = children(rows.column(BEFORE)), children(rows.column(AFTER))
+    bits: Bits = np.column_stack([_equal(old, new) for old, new in zip(before, after, strict=True)])
+    return bits
+
+
+def _equal(old: pa.Array, new: pa.Array) -> Bits:
+    if pa.types.is_nested(old.type):  # no kernel compares lists
+        found: Bits = np.array([a == b for a, b in zip(old.to_pylist(), new.to_pylist(), strict=True)], dtype=np.bool_)
+        return found
+    both_missing = pc.and_(pc.is_null(old), pc.is_null(new))
+    equal = pc.or_(both_missing, pc.coalesce(pc.equal(old, new), pa.scalar(False)))
+    return np.asarray(equal.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _without(batch: Batch, shape: TableShape, bits: Bits) -> Batch:
+    after = batch.arrow.column(AFTER)
+    columns = [
+        pc.if_else(pa.array(~bits[:, at]), values, pa.scalar(None, values.type))
+        for at, values in enumerate(children(after))
+    ]
+    at = batch.arrow.schema.get_field_index(AFTER)
+    changed = rebuilt(after, list(shape.columns), columns)
+    return replace(batch, arrow=batch.arrow.set_column(at, batch.arrow.schema.field(at), changed))

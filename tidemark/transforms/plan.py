@@ -1,0 +1,83 @@
+"""The transforms of an engine, bound to each version of a table when it is first seen.
+
+A version that they do not fit is refused before one of its rows is delivered. So is a version in which a column that
+was masked or dropped is visible under another name: by the column's number, a rename is recognised also where a pattern
+names the column.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import pyarrow as pa
+
+from tidemark.engine.batch import Batch
+from tidemark.model.relation import Relation
+from tidemark.transforms.transform import BadTransform, BatchStep, TableShape, Transform
+
+PLANS_MAX = 4096  # versions of tables; an older one is bound again when it is needed
+
+
+@dataclass(frozen=True, slots=True)
+class TransformPlan:
+    """What happens to the batches of a version of a table."""
+
+    shape: TableShape
+    steps: tuple[BatchStep, ...]
+
+    def apply(self, batch: Batch) -> Sequence[Batch]:
+        """Return the batches that a batch becomes; the batch itself if no transform matches."""
+        if not self.steps:
+            return (batch,)
+        batches: Sequence[Batch] = (batch,)
+        for step in self.steps:
+            batches = tuple(chain.from_iterable(step(each) for each in batches))
+        return tuple(replace(each, key=self.shape.key) for each in batches)
+
+
+class TransformPlans:
+    """Plans by version of a table. Not thread-safe: the application thread binds."""
+
+    def __init__(self, transforms: Sequence[Transform], columns_of: Callable[[Relation], pa.StructType]) -> None:
+        """`columns_of`: the Arrow types of a version of a table."""
+        self._transforms = tuple(transforms)
+        self._columns_of = columns_of
+        self._plans: OrderedDict[tuple[str, Relation], TransformPlan] = OrderedDict()
+
+    def plan(self, database: str, relation: Relation) -> TransformPlan:
+        """Return the plan of a version. Raise `BadTransform` if a transform does not fit it."""
+        found = self._plans.get((database, relation))
+        if found is None:
+            found = self._plans[database, relation] = self._bind(database, relation)
+            if len(self._plans) > PLANS_MAX:
+                self._plans.popitem(last=False)
+        return found
+
+    def check_change(self, database: str, before: Relation, after: Relation) -> None:
+        """Check a new version of a table. Raise `BadTransform`."""
+        new = self.plan(database, after)
+        try:
+            hidden = self.plan(database, before).shape.hidden
+        except BadTransform:  # the list of transforms was corrected for the new version
+            return
+        shown = hidden - new.shape.hidden
+        for column in after.live_columns:
+            if column.number in shown:
+                old = next(each.name for each in before.columns if each.number == column.number)
+                raise BadTransform(
+                    f"the column {old} of {before.qualified_name}, which is masked or dropped, is now "
+                    f"{column.name} of {after.qualified_name}, which no transform matches",
+                    hint=f'name both in the transform: "{after.qualified_name}.{old}|{column.name}"; '
+                    "no row of the new version was delivered",
+                )
+
+    def _bind(self, database: str, relation: Relation) -> TransformPlan:
+        shape = TableShape.of(database, relation, self._columns_of(relation))
+        steps: list[BatchStep] = []
+        for transform in self._transforms:
+            bound = transform.bind(shape)
+            if bound is not None:
+                shape = bound.shape
+                steps.append(bound.step)
+        return TransformPlan(shape, tuple(steps))

@@ -1,0 +1,140 @@
+"""The base of all transforms: what a transform knows of a table, and the step that it becomes for this table.
+
+A transform sees the table as the transforms before it left it. Columns keep the number of their source, so that a
+column that was masked or dropped, and has another name now, is recognised (`tidemark.transforms.plan`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+
+from tidemark.engine.batch import Batch, key_of
+from tidemark.engine.selection import matches
+from tidemark.model.change import AFTER, BEFORE, Op, batch_schema
+from tidemark.model.errors import ConfigError, TidemarkError
+from tidemark.model.relation import Relation
+
+BatchStep = Callable[[Batch], Sequence[Batch]]
+
+
+class BadTransform(ConfigError):
+    """A transform that cannot be applied as it is written, or not to a table as it is now."""
+
+    hint = "correct the list of transforms; nothing was delivered without them"
+
+
+class TransformFailed(TidemarkError):
+    """A transform failed on rows. The message has no value of a row."""
+
+    hint = "change the transform or the rows; the changes are delivered again after a restart"
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """A version of a table as a transform finds it."""
+
+    database: str
+    relation: Relation  # the version in the source
+    columns: pa.StructType  # of both sides of a row
+    key: tuple[str, ...]  # columns that identify a row, by their present names; () if there are none
+    numbers: Mapping[str, int]  # the numbers in the source, by present names
+    hidden: frozenset[int] = frozenset()  # numbers of columns that were masked or dropped
+    is_flat: bool = False  # the columns of the row stand beside the metadata
+
+    @classmethod
+    def of(cls, database: str, relation: Relation, columns: pa.StructType) -> Self:
+        """Return the shape of a version of a table before all transforms."""
+        live = zip(columns, relation.live_columns, strict=True)
+        numbers = {field.name: column.number for field, column in live}
+        return cls(database, relation, columns, key_of(relation), numbers)
+
+    @property
+    def table(self) -> str:
+        """The table in the source, as `schema.name`."""
+        return self.relation.qualified_name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
+        return tuple(field.name for field in self.columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of `Batch.arrow`, unless it is flat."""
+        return batch_schema(self.columns)
+
+    def with_columns(self, fields: Iterable[pa.Field], numbers: Mapping[str, int]) -> "TableShape":
+        """Return the shape with other columns."""
+        return replace(self, columns=pa.struct(list(fields)), numbers=numbers)
+
+
+class Bound(NamedTuple):
+    """A transform for one version of a table."""
+
+    shape: TableShape  # of the batches that the step returns
+    step: BatchStep
+
+
+class Transform(ABC):
+    """Changes batches of the tables that it matches; the table is always the one in the source."""
+
+    def __init__(self, *, tables: str | Sequence[str] = "*.*", has_column: str | None = None) -> None:
+        """`tables`: patterns as in `select.tables`. `has_column`: only tables with this column, as they are now."""
+        self.tables = (tables,) if isinstance(tables, str) else tuple(tables)
+        self.has_column = has_column
+
+    def bind(self, shape: TableShape) -> Bound | None:
+        """Return the step for a version of a table; None if the table does not match. Raise `BadTransform`."""
+        if not matches(shape.table, self.tables):
+            return None
+        if self.has_column is not None and self.has_column not in shape.names:
+            return None
+        if shape.is_flat:
+            raise BadTransform(
+                f"{self}: the rows of {shape.table} are flat", hint="write Flatten as the last transform"
+            )
+        return self._bind(shape)
+
+    @abstractmethod
+    def _bind(self, shape: TableShape) -> Bound | None:
+        """Bind to a table that matches."""
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+def checked_operations(transform: Transform, operations: str) -> frozenset[str]:
+    """Return letters of `Op` as a set; `operations` is a string such as "iu", empty for all."""
+    known = {op.value for op in Op}
+    if unknown := sorted(set(operations) - known):
+        raise BadTransform(
+            f"{transform}: operations={operations!r}: no operation {', '.join(unknown)}",
+            hint="i insert, u update, d delete, c first copy, r rewritten by DDL, s resent",
+        )
+    return frozenset(operations or known)
+
+
+def both_sides(batch: Batch, change: Callable[[pa.StructArray], pa.StructArray]) -> Batch:
+    """Return a batch whose sides `_before` and `_after` are changed."""
+    rows = batch.arrow
+    for name in (BEFORE, AFTER):
+        at = rows.schema.get_field_index(name)
+        changed = change(rows.column(at))
+        rows = rows.set_column(at, pa.field(name, changed.type), changed)
+    return replace(batch, arrow=rows)
+
+
+def rebuilt(side: pa.StructArray, fields: Sequence[pa.Field], columns: Sequence[pa.Array]) -> pa.StructArray:
+    """Return a side with other columns and the same NULLs."""
+    struct = pa.struct(list(fields))
+    if not fields:
+        return pa.array([None if missing else {} for missing in side.is_null().to_pylist()], struct)
+    return pa.StructArray.from_arrays(columns, fields=list(fields), mask=side.is_null())
+
+
+def children(side: pa.StructArray) -> list[pa.Array]:
+    """Return the columns of a side, NULL where the side is."""
+    return list(side.flatten())

@@ -1,0 +1,39 @@
+"""The column `_unchanged`: for each row a bitmap of columns of `_after` whose value did not change and is absent."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.engine.batch import Batch
+from tidemark.model.change import UNCHANGED
+
+Bits = npt.NDArray[np.bool_]
+
+
+def unchanged_bits(rows: pa.RecordBatch, count: int) -> Bits:
+    """Return for each row and each of `count` columns whether the column is unchanged."""
+    bits: Bits = np.zeros((rows.num_rows, count), dtype=np.bool_)
+    bitmaps = rows.column(UNCHANGED)
+    for at in np.flatnonzero(bitmaps.is_valid().to_numpy(zero_copy_only=False)).tolist():
+        found = np.frombuffer(bitmaps[at].as_py(), dtype=np.uint8)
+        row = np.unpackbits(found, bitorder="little")[:count].astype(np.bool_)
+        bits[at, : len(row)] = row
+    return bits
+
+
+def with_unchanged(batch: Batch, bits: Bits) -> Batch:
+    """Return a batch with other bitmaps, NULL for a row without an unchanged column."""
+    packed = np.packbits(bits, axis=1, bitorder="little")
+    bitmaps = [row.tobytes() if row.any() else None for row in packed]
+    rows = batch.arrow
+    at = rows.schema.get_field_index(UNCHANGED)
+    return replace(batch, arrow=rows.set_column(at, rows.schema.field(at), pa.array(bitmaps, pa.binary())))
+
+
+def select_unchanged(batch: Batch, kept: npt.NDArray[np.int64], count: int) -> Batch:
+    """Return a batch whose bitmaps are those of the `kept` columns, of `count`."""
+    if batch.arrow.column(UNCHANGED).null_count == len(batch):
+        return batch
+    return with_unchanged(batch, unchanged_bits(batch.arrow, count)[:, kept])
