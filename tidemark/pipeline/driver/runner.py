@@ -8,7 +8,6 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,11 +36,12 @@ from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
+from tidemark.pipeline.driver.settings_check import check_settings, unmatched_patterns
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.source.format import OutboxSource
@@ -108,6 +108,7 @@ class Pipeline:
         self._paused.close_old_requests(self._lake)
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
+        check_settings(settings.lake_config, settings.lake, tables.values())
         for pattern in unmatched_patterns(settings.lake_config, tables.values()):
             log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
@@ -317,12 +318,6 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
-
-
-def unmatched_patterns(config: LakeConfig, tables: Collection[TablePosition]) -> list[str]:
-    """Return the patterns that apply to no table, as an earlier one matches first; none for a lake without tables."""
-    used = {config.settings_of(table.qualified_name) for table in tables}
-    return [one.pattern for one in config.tables if tables and one not in used]
 
 
 def paused_bytes(settings: Settings, outbox: OutboxReader) -> int:
