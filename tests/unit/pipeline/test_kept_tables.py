@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from tests.support.processes.waiting import let_pass
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.lineage import TableDiverged
-from tidemark.pipeline.lake import kept_tables
-from tidemark.pipeline.lake.kept_tables import REOPEN_EVERY, KeptTables
+from tidemark.pipeline.lake import kept_tables, lake_table
+from tidemark.pipeline.lake.kept_tables import KeptTables
 from tidemark.pipeline.lake.lake_table import LakeTable
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -37,12 +37,17 @@ def test_a_table_that_nothing_changed_is_not_opened_again(tmp_path: Path) -> Non
     assert kept.open(table.uri, APP, table.recorded) is not table, "it is in use"
 
 
-def test_a_table_is_opened_again_after_a_number_of_commits(tmp_path: Path) -> None:
+def test_a_table_is_opened_again_after_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_table, "CHECKPOINT_EVERY", 5)
     kept, table = KeptTables(), made(tmp_path / "t")
-    while table.commits < REOPEN_EVERY:
+    while table.version < 4:
         kept.keep(table)
         assert kept.open(table.uri, APP, table.recorded) is table
         write(table)
+    kept.keep(table)
+    table = kept.open(table.uri, APP, table.recorded)
+    write(table)
+    assert (tmp_path / "t" / "_delta_log" / f"{5:020d}.checkpoint.parquet").exists()
     kept.keep(table)
     opened = kept.open(table.uri, APP, table.recorded)
     assert opened is not table

@@ -48,8 +48,8 @@ def read_applied(version_of: Callable[[str], int | None], app: str) -> Applied:
     )
 
 
-def commit_properties(app: str, applied: Applied, token: int) -> CommitProperties:
-    """Return the properties of a commit that sets the table's position to `applied`; `token` identifies the commit."""
+def transactions_of(app: str, applied: Applied, token: int) -> dict[str, int]:
+    """Return the application transactions of a commit that sets the table's position to `applied`."""
     versions = {
         "sequence": applied.sequence,
         "timeline": applied.position.timeline,
@@ -60,9 +60,19 @@ def commit_properties(app: str, applied: Applied, token: int) -> CommitPropertie
         "blocked": int(applied.blocked),
         TOKEN: token,
     }
+    return {f"{app}:{name}": version for name, version in versions.items()}
+
+
+def metadata_of(app: str, applied: Applied, token: int) -> dict[str, str]:
+    """Return the fields of `commitInfo` that mark a commit of Tidemark; `token` identifies the commit."""
+    return {MARK: mark_of(app, token), POSITION: str(applied.position)}
+
+
+def commit_properties(app: str, applied: Applied, token: int) -> CommitProperties:
+    """Return delta-rs's properties of a commit that sets the table's position to `applied`."""
     # NB: no retry by delta-rs. A conflict means that another driver wrote; its commit must be read first.
     return CommitProperties(
-        app_transactions=[Transaction(f"{app}:{name}", version) for name, version in versions.items()],
-        custom_metadata={MARK: mark_of(app, token), POSITION: str(applied.position)},
+        app_transactions=[Transaction(*of) for of in transactions_of(app, applied, token).items()],
+        custom_metadata=dict(metadata_of(app, applied, token)),
         max_commit_retries=0,
     )

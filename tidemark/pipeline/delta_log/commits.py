@@ -6,6 +6,7 @@ clone of a table copies them, and they survive a RESTORE.
 """
 
 import json
+import os
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.model.errors import ConfigError
+from tidemark.pipeline.delta_log.commit_files import commit_path
 from tidemark.pipeline.failures import is_of_host
 
 MARK = "tidemark.commit"
@@ -67,13 +69,13 @@ def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool =
 def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> TableCommit | None:
     """Read one commit; None if its file is missing or damaged. Raises `CommitUnreadable`."""
     try:
-        text = _file(uri, version).read_text(encoding="utf-8")
+        text = Path(commit_path(uri, version)).read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     except (PermissionError, IsADirectoryError) as error:  # other disk errors may be transient
-        raise CommitUnreadable(f"{_file(uri, version)} cannot be read: {error.strerror}") from error
+        raise CommitUnreadable(f"{commit_path(uri, version)} cannot be read: {error.strerror}") from error
     try:
-        actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
+        actions = [_object(json.loads(line)) for line in text.split("\n") if line.strip()]
         return _judge(app, version, actions, unmarked=unmarked) if actions else None
     except ValueError:
         return None
@@ -81,7 +83,11 @@ def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> 
 
 def has_commit(uri: str, version: int) -> bool:
     """Return whether the log contains the commit of `version`."""
-    return _file(uri, version).exists()
+    try:
+        os.stat(commit_path(uri, version))  # noqa: PTH116 - called for each table of a batch
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def log_stamp(uri: str, version: int) -> tuple[int, ...]:
@@ -89,9 +95,9 @@ def log_stamp(uri: str, version: int) -> tuple[int, ...]:
 
     A change within some milliseconds of the one before, the resolution of the times of files, is not seen by it.
     """
-    file = _file(uri, version)
+    path = commit_path(uri, version)
     try:
-        found, folder = file.stat(), file.parent.stat()
+        found, folder = os.stat(path), os.stat(os.path.dirname(path))  # noqa: PTH116, PTH120
     except OSError:
         return ()
     return found.st_ino, found.st_mtime_ns, found.st_size, folder.st_dev, folder.st_ino, folder.st_mtime_ns
@@ -140,10 +146,6 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
     else:
         changes = f"{by}, which sets Tidemark's application transactions" if names else ""
     return TableCommit(version, not is_ours, token if isinstance(token, int) else None, changes, changes_metadata)
-
-
-def _file(uri: str, version: int) -> Path:
-    return Path(uri) / "_delta_log" / f"{version:020d}.json"
 
 
 def _object(value: object) -> Mapping[str, object]:

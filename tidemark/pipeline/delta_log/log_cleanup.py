@@ -42,7 +42,7 @@ LISTED_MAX = 4  # logs listed: 0.1 s of CPU for one of 100,000 files
 REMOVED_MAX = 1000  # files removed: 15 ms of CPU
 FILES_PER_COMMIT = 2  # at most: the commit, and a checkpoint
 LOG_FOLDER, LAST_CHECKPOINT = "_delta_log", "_last_checkpoint"
-_FILE = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\.parquet|(\d{20})\.compacted\.json)")
+_FILE = re.compile(r"(\d{20})\.(?:json(?:#\d+)?|crc|checkpoint\.parquet|(\d{20})\.compacted\.json)")
 _CHECKPOINT, _CHECKPOINT_FILE = "{:020}.checkpoint.parquet", re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 

@@ -2,8 +2,8 @@
 
 A table may be used again only if its commit log is as its last write left it: the last commit is the same file, there
 is no later one, and no file was added to the folder or removed. Otherwise the table is opened and checked again, and so
-it is after `REOPEN_EVERY` commits, because delta-rs keeps every commit since the last checkpoint that it read. So a
-lost file that the times of the folder do not show is noticed as well.
+it is after each checkpoint, when opening costs least. So a lost file that the times of the folder do not show is
+noticed as well.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,6 @@ from tidemark.pipeline.delta_log.commits import has_commit, log_stamp
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.lake_table import NO_PROPERTIES, LakeTable
 
-REOPEN_EVERY = 20  # commits: a checkpoint is then new
 KEPT_MAX = 2048  # a log and a replica of 1,000 tables; each needs 0.03 MB, and 0.7 MB with 2,000 files
 
 
@@ -43,7 +42,7 @@ class KeptTables:
 
     def keep(self, table: LakeTable) -> None:
         """Keep a table whose last write succeeded."""
-        if not table.exists or table.commits >= REOPEN_EVERY:
+        if not table.exists or table.has_new_checkpoint:
             return
         stamp = log_stamp(table.uri, table.version)
         if not stamp:

@@ -1,4 +1,4 @@
-"""One Delta table, written by delta-rs, with the position that it contains in each commit.
+"""One Delta table, written with the position that it contains in each commit.
 
 Delta checks nothing for Tidemark: it accepts a lower version, and a repeated append doubles rows. The applied position
 is therefore read from the snapshot on which the next commit is made, and a commit that conflicts with another one
@@ -10,19 +10,25 @@ maintenance, the table is opened and applied to again (`TableMoved`). If it chan
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.failpoints import passed
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
-from tidemark.pipeline.delta_log.applied import NOTHING, Applied, commit_properties, read_applied
+from tidemark.pipeline.delta_log.applied import (
+    NOTHING,
+    Applied,
+    commit_properties,
+    metadata_of,
+    read_applied,
+    transactions_of,
+)
+from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, FileChange, commit_path, write_commit
 from tidemark.pipeline.delta_log.commits import TOKEN, has_commit, new_token, read_commit
 from tidemark.pipeline.delta_log.lineage import (
     NEVER_WRITTEN,
@@ -33,7 +39,9 @@ from tidemark.pipeline.delta_log.lineage import (
 )
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, is_of_host, named_failure, reports_full_disk
-from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, properties_for
+from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_encodings, properties_for
+from tidemark.pipeline.lake.file_list import changed, listed
+from tidemark.pipeline.lake.file_writing import fitted, write_file
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
@@ -101,8 +109,7 @@ def table_properties(keep_hours: int) -> dict[str, str]:
     return {
         "delta.logRetentionDuration": "interval 1 days",  # for other engines; Tidemark uses `log_cleanup`
         "delta.enableExpiredLogCleanup": "false",  # delta-rs would remove commits that `_positions` still needs
-        # Opening a table reads each commit since the last checkpoint: 0.5 ms of CPU each; a checkpoint takes 14 ms.
-        "delta.checkpointInterval": "20",
+        "delta.checkpointInterval": str(CHECKPOINT_EVERY),
         # A checkpoint lists files removed within this time; at two commits a second, a week would be a million files.
         "delta.deletedFileRetentionDuration": f"interval {keep_hours} hours",
     }
@@ -110,14 +117,6 @@ def table_properties(keep_hours: int) -> dict[str, str]:
 
 OpenTable = Callable[[str, str, Recorded | None], "LakeTable"]
 """Opens the table at a URI for an application; with a record checks that the table matches it."""
-
-
-@dataclass(slots=True)
-class FileChange:
-    """The files that one commit adds and removes."""
-
-    added: list[AddAction] = field(default_factory=list)
-    removed: list[RemoveAction] = field(default_factory=list)
 
 
 class LakeTable:
@@ -140,6 +139,10 @@ class LakeTable:
         self.app = app
         self._properties = properties
         self._delta: DeltaTable | None = None
+        self._ahead = 0  # own commits that `_delta` lacks
+        self._schema: pa.Schema | None = None
+        self._files: pa.Table | None = None  # as `files` returned them last, and their columns
+        self._file_fields: Sequence[pa.Field] = ()
         self._is_marked = recorded is None or bool(recorded.id)
         self._delta = self._opened_table(recorded, version)
         self._opened = self._begun = max(self.version, 0)
@@ -157,7 +160,7 @@ class LakeTable:
     @property
     def version(self) -> int:
         """Return the version of the snapshot; -1 if the table does not exist."""
-        return self._delta.version() if self._delta is not None else -1
+        return self._delta.version() + self._ahead if self._delta is not None else -1
 
     @property
     def recorded(self) -> Recorded:
@@ -175,21 +178,42 @@ class LakeTable:
         return self.version // every > self._begun // every
 
     @property
-    def commits(self) -> int:
-        """Return the number of commits since the table was opened."""
-        return self.version - self._opened
+    def has_new_checkpoint(self) -> bool:
+        """Return whether a checkpoint was due since the table was opened."""
+        return self.version // CHECKPOINT_EVERY > self._opened // CHECKPOINT_EVERY
 
     @property
     def delta(self) -> DeltaTable:
-        """Return the snapshot."""
+        """Return the snapshot in delta-rs."""
         if self._delta is None:
             raise InternalError(f"{self.uri} was written to before it was created")
+        if self._ahead:
+            version = self.version
+            with self._translated():
+                self._delta.update_incremental()
+                if self._delta.version() != version:
+                    # NB: another writer has committed since; the next commit must not overlook that.
+                    self._delta.load_as_version(version)
+            self._ahead = 0
         return self._delta
+
+    @property
+    def _is_partitioned(self) -> bool:
+        return self._delta is not None and bool(self._delta.metadata().partition_columns)
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns, each with the metadata with which it was created."""
-        return pa.schema(self.delta.schema().to_arrow())
+        if self._schema is None:
+            self._schema = pa.schema(self.delta.schema().to_arrow())
+        return self._schema
+
+    def files(self, names: Sequence[str]) -> pa.Table:
+        """Return the files of the snapshot with the statistics of some columns (`file_list`)."""
+        fields = [self.schema.field(name) for name in names]
+        if self._files is None or self._file_fields != fields:
+            self._files, self._file_fields = listed(pa.table(self.delta.get_add_actions()), fields), fields
+        return self._files
 
     def scan(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Read the rows of the snapshot batch by batch."""
@@ -247,6 +271,13 @@ class LakeTable:
 
     def append(self, rows: pa.Table, applied: Applied, *, merge_schema: bool = False) -> None:
         """Add `rows`; with `merge_schema` also new columns and new fields of structs."""
+        plain = fitted(rows, self.schema) if rows.nbytes <= FILE_BYTES and not self._is_partitioned else None
+        if plain is not None:
+            token = new_token()
+            with self._translated(token):
+                added = [write_file(self.uri, plain, arrow_encodings(plain))] if plain.num_rows else []
+                self._commit_files(FileChange(added), applied, token)
+            return
         stored = {field.name: field.metadata for field in self.schema}
         # NB: delta-rs refuses rows with other metadata of a column than the table's.
         fields = [field.with_metadata(stored.get(field.name, field.metadata)) for field in rows.schema]
@@ -287,6 +318,8 @@ class LakeTable:
 
     def remove_deletion_vectors(self) -> None:
         """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
+        if self._files is not None:
+            return  # no commit since they were listed has changed the protocol
         features = self.delta.protocol().reader_features or []
         if _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors()):
             self.overwrite(self.scan(), self.applied)
@@ -300,20 +333,11 @@ class LakeTable:
     @contextmanager
     def writing(self, applied: Applied) -> Iterator[FileChange]:
         """Commit the files that the caller adds and removes; without any, only `applied`."""
-        change = FileChange()
-        with self._commit(applied) as properties:
+        change, token = FileChange(), new_token()
+        with self._translated(token):
             yield change
             passed(Failpoint.FILES_WRITTEN)
-            version = self.version + 1
-            self.delta.create_write_transaction(
-                [*change.added, *change.removed],
-                mode="append",
-                schema=self.delta.schema(),
-                commit_properties=properties,
-            )
-            self.delta.update_incremental()
-            if self.version != version:  # another writer has committed since; the next commit must not overlook that
-                self.delta.load_as_version(version)
+            self._commit_files(change, applied, token)
 
     def forget_files(self, hours: int = 0, *, orphans: bool = False) -> None:
         """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers.
@@ -364,6 +388,17 @@ class LakeTable:
         with self._translated(token):
             yield commit_properties(self.app, applied, token)
         self.applied, self._token = applied, token
+        self._schema = self._files = None
+
+    def _commit_files(self, change: FileChange, applied: Applied, token: int) -> None:
+        transactions, metadata = transactions_of(self.app, applied, token), metadata_of(self.app, applied, token)
+        write_commit(commit_path(self.uri, self.version + 1), change, transactions, metadata, token)
+        self._ahead += 1
+        self.applied, self._token = applied, token
+        if self._files is not None:
+            self._files = changed(self._files, change, self._file_fields)
+        if self.version % CHECKPOINT_EVERY == 0:
+            self.delta.create_checkpoint()
 
     @contextmanager
     def _translated(self, token: int | None = None) -> Iterator[None]:

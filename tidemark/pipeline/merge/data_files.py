@@ -1,16 +1,10 @@
-"""The data files of a replica: Parquet files that are written and read here, and are added to the table by a commit.
+"""The data files of a replica: Parquet files that are read and written here, and are added to the table by a commit."""
 
-A file without a commit is not part of the table: after a crash it is an orphan, which the vacuum removes. As in
-delta-rs, files are not synced to disk before the commit.
-"""
-
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.pipeline.lake.file_format import COMPRESSION, FILE_BYTES, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.merge.file_statistics import statistics
+from tidemark.pipeline.lake.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
+from tidemark.pipeline.lake.file_writing import now_ms, write_file
 from tidemark.pipeline.merge.keys import comparable
 
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
@@ -43,7 +37,7 @@ class DataFile:
 
     def removal(self, *, data_change: bool) -> RemoveAction:
         """Return the action that removes the file from the table."""
-        return RemoveAction(self.path, data_change, _now_ms(), self.size, {})
+        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
 
 
 class FileReader:
@@ -83,7 +77,7 @@ class FileWriter:
     """Writes files of one table, sorted by key and bounded in rows and bytes."""
 
     def __init__(self, uri: str, key: Sequence[str], rows_max: int, *, data_change: bool = True) -> None:
-        self._folder = Path(uri)
+        self._uri = uri
         self._key = key
         self._rows_max = rows_max
         self._data_change = data_change
@@ -99,23 +93,7 @@ class FileWriter:
     def _write(self, rows: pa.Table) -> AddAction:
         if self._encodings is None:
             self._encodings = arrow_encodings(rows)
-        name = f"part-00000-{uuid4()}-c000.snappy.parquet"
-        path = self._folder / name
-        try:
-            pq.write_table(
-                rows,
-                path,
-                compression=COMPRESSION,
-                use_dictionary=self._encodings.dictionaries,
-                column_encoding=self._encodings.encodings,
-                store_schema=False,
-                store_decimal_as_integer=True,
-            )
-        except BaseException:
-            path.unlink(missing_ok=True)  # a full disk should not be filled by parts of files
-            raise
-        stats = statistics(rows, self._key)
-        return AddAction(name, path.stat().st_size, {}, _now_ms(), self._data_change, stats)
+        return write_file(self._uri, rows, self._encodings, self._key, data_change=self._data_change)
 
 
 def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:
@@ -137,7 +115,3 @@ def laid_out(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.pipeline.lake.file_list import statistic
 from tidemark.pipeline.merge.keys import Indexes
 
 Flags = npt.NDArray[np.bool_]
@@ -169,8 +170,8 @@ class KeyRanges:
 
 
 def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
-    least, most = _child(added, "min", field), _child(added, "max", field)
-    nulls = _child(added, "null_count", pa.field(field.name, pa.int64()))
+    least, most = statistic(added, "min", field), statistic(added, "max", field)
+    nulls = statistic(added, "null_count", pa.field(field.name, pa.int64()))
     special = np.asarray(pc.fill_null(pc.not_equal(nulls, 0), fill_value=True).to_numpy(), np.bool_)
     if pa.types.is_floating(field.type):
         special = np.ones(added.num_rows, np.bool_)
@@ -222,13 +223,3 @@ def _error(bound: Decimal) -> Decimal:
 
 def _objects(values: Iterable[object]) -> npt.NDArray[np.object_]:
     return np.array(list(values), np.object_)
-
-
-def _child(added: pa.Table, name: str, field: pa.Field) -> pa.ChunkedArray:
-    """Return a statistic of one column; NULL where it is unknown."""
-    if name in added.schema.names:
-        found = added.column(name).combine_chunks()
-        index = found.type.get_field_index(field.name) if pa.types.is_struct(found.type) else -1
-        if index >= 0:
-            return pa.chunked_array([found.flatten()[index].cast(field.type)])
-    return pa.chunked_array([pa.nulls(added.num_rows, field.type)])

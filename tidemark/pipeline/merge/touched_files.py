@@ -92,5 +92,4 @@ def keyed_files(table: LakeTable, key: Sequence[str]) -> KeyedFiles:
     """Return the files of the snapshot `table`, and the ranges of keys in them."""
     table.remove_deletion_vectors()
     schema = table.schema
-    added = pa.table(table.delta.get_add_actions())
-    return KeyedFiles(FileReader(table.uri, schema), added, [schema.field(name) for name in key])
+    return KeyedFiles(FileReader(table.uri, schema), table.files(key), [schema.field(name) for name in key])

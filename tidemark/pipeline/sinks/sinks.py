@@ -5,7 +5,7 @@
 `tidemark.pipeline.lake.folders` chooses the folders of new tables; the positions table contains the present names.
 
 Every target checks its own position, so a kill at any point is harmless: a repeated change is skipped where it is
-already applied. A small pool of threads writes logs and replicas: small commits mostly wait, long ones share the cores.
+already applied. Logs and replicas are written one after the other while this is quick, else by a small pool of threads.
 """
 
 from collections import deque
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tidemark.model.relation import Relation
 
 TARGETS_AT_ONCE = 4
+LONG_WRITE_S = 0.02  # mean of a batch; shorter writes are mostly Python, where threads only wait for the interpreter
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 
@@ -110,6 +111,7 @@ class Lake:
         self._is_over = is_over
         self._config = config
         self._clock = SystemClock()
+        self._write_s = LONG_WRITE_S + 1.0  # of a log or replica in the last batch; the first batch opens all
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
@@ -179,7 +181,9 @@ class Lake:
         self._add_changed(split)
         self._choose_folders(split)
         write = partial(apply_batch, since=since, is_over=self._is_over)
-        with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
+        begun_s = self._clock.monotonic_s()
+        threads = TARGETS_AT_ONCE if self._write_s > LONG_WRITE_S else 1
+        with ThreadPoolExecutor(threads, "tidemark-target") as pool:
             written = [
                 (
                     table,
@@ -194,6 +198,8 @@ class Lake:
             touched += [self._messages_reached(of, done.result()) for of, done in messages]
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
+        if done:
+            self._write_s = (self._clock.monotonic_s() - begun_s) * threads / len(done)
         passed(Failpoint.TABLES_DONE)
         self.positions.check_present()  # a lake that disappeared meanwhile is no fault of its tables
         applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
@@ -297,6 +303,7 @@ class Lake:
             present=present,
             open_table=open_table,
             rows_max=settings.merge_rows,
+            cluster=settings.cluster,
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:

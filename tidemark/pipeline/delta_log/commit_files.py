@@ -1,0 +1,96 @@
+"""Writes the commit of a Delta table as a file of its log, by the protocol of Delta Lake.
+
+A commit is one file of JSON lines, each of which is an action. It becomes visible as a whole and never replaces another
+writer's commit of the same version: it is written under another name, and link(2) fails if the version exists. The name
+of the other file is one that delta-rs leaves out of its listings; after a kill `log_cleanup` removes it. As with
+delta-rs, which takes the same steps, nothing is synced to disk. delta-rs also lists the log three times for a commit.
+
+Only files are added and removed here. delta-rs makes every commit that changes the columns, properties or the protocol
+of a table, and the checkpoints.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from deltalake.transaction import AddAction, RemoveAction
+
+OPERATION = "WRITE"
+ENGINE = "tidemark"
+CHECKPOINT_EVERY = 50  # commits. Opening a table reads those since: 0.3 ms of CPU each; a checkpoint takes 14 ms
+
+
+@dataclass(slots=True)
+class FileChange:
+    """The files that one commit adds and removes."""
+
+    added: list[AddAction] = field(default_factory=list)
+    removed: list[RemoveAction] = field(default_factory=list)
+
+
+def commit_path(uri: str, version: int) -> str:
+    """Return the path of the file of a commit."""
+    return f"{uri}/_delta_log/{version:020d}.json"
+
+
+def write_commit(
+    path: str, change: FileChange, transactions: Mapping[str, int], metadata: Mapping[str, str], token: int
+) -> None:
+    """Commit `change` as the file `path`; raise `FileExistsError` if there is such a commit.
+
+    `transactions` are the application transactions by name, `metadata` further fields of `commitInfo`. `token`
+    distinguishes this commit from all others.
+    """
+    actions = _actions(change, transactions, metadata)
+    text = "".join(f"{json.dumps(action, ensure_ascii=False, separators=(',', ':'))}\n" for action in actions)
+    staged = f"{path}#{token}"
+    try:
+        with open(staged, "xb", buffering=0) as file:  # noqa: PTH123 - a Path costs more than the commit's file
+            file.write(text.encode())
+        os.link(staged, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(staged)  # noqa: PTH108
+
+
+def _actions(
+    change: FileChange, transactions: Mapping[str, int], metadata: Mapping[str, str]
+) -> Iterator[dict[str, dict[str, object]]]:
+    now_ms = time.time_ns() // 1_000_000
+    mode = {"mode": "Append"}
+    yield {
+        "commitInfo": {
+            "timestamp": now_ms,
+            "operation": OPERATION,
+            "operationParameters": mode,
+            "engineInfo": ENGINE,
+            **metadata,
+        }
+    }
+    for name, number in transactions.items():
+        yield {"txn": {"appId": name, "version": number}}
+    for removed in change.removed:
+        yield {
+            "remove": {
+                "path": removed.path,
+                "deletionTimestamp": removed.deletion_timestamp,
+                "dataChange": removed.data_change,
+                "extendedFileMetadata": True,
+                "partitionValues": dict(removed.partition_values or {}),
+                "size": removed.size,
+            }
+        }
+    for added in change.added:
+        yield {
+            "add": {
+                "path": added.path,
+                "partitionValues": dict(added.partition_values),
+                "size": added.size,
+                "modificationTime": added.modification_time,
+                "dataChange": added.data_change,
+                "stats": added.stats,
+            }
+        }

@@ -1,0 +1,84 @@
+"""Writes rows as one data file of a Delta table, for the commit that adds it.
+
+A file without a commit is not part of the table: after a crash it is an orphan, which the vacuum removes. As in
+delta-rs, files are not synced to disk before the commit.
+"""
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
+
+from tidemark.pipeline.lake.file_format import COMPRESSION, ArrowEncodings
+from tidemark.pipeline.lake.file_statistics import statistics
+
+
+def write_file(
+    uri: str, rows: pa.Table, encodings: ArrowEncodings, key: Collection[str] = (), *, data_change: bool = True
+) -> AddAction:
+    """Write `rows` in a new file of the table at `uri`; return the action that adds it.
+
+    The file has the statistics of its first columns and of the columns of `key`.
+    """
+    name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+    path = Path(uri) / name
+    try:
+        pq.write_table(
+            rows,
+            path,
+            compression=COMPRESSION,
+            use_dictionary=encodings.dictionaries,
+            column_encoding=encodings.encodings,
+            store_schema=False,
+            store_decimal_as_integer=True,
+        )
+    except BaseException:
+        path.unlink(missing_ok=True)  # a full disk should not be filled by parts of files
+        raise
+    return AddAction(name, path.stat().st_size, {}, now_ms(), data_change, statistics(rows, key))
+
+
+def now_ms() -> int:
+    """Return the time as the actions of a commit contain it, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table | None:
+    """Return `rows` with the columns of `schema`, NULL where they lack one; None if `schema` lacks a part of them."""
+    if any(
+        field.name not in schema.names or not _fits(field.type, schema.field(field.name).type) for field in rows.schema
+    ):
+        return None
+    names = set(rows.schema.names)
+    columns = [
+        _filled(rows.column(field.name).combine_chunks(), field.type)
+        if field.name in names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _fits(kind: pa.DataType, stored: pa.DataType) -> bool:
+    """Return whether values of `kind` are values of `stored`; a struct may lack fields."""
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(stored)):
+        return bool(kind == stored)
+    indexes = [stored.get_field_index(field.name) for field in kind]
+    pairs = zip(kind, indexes, strict=True)
+    return all(index >= 0 and _fits(field.type, stored.field(index).type) for field, index in pairs)
+
+
+def _filled(values: pa.Array, stored: pa.DataType) -> pa.Array:
+    """Return `values` with the missing fields of structs."""
+    if values.type == stored or not pa.types.is_struct(stored):
+        return values.cast(stored)
+    found = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+    parts = [
+        _filled(found[field.name], field.type) if field.name in found else pa.nulls(len(values), field.type)
+        for field in stored
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(stored), mask=values.is_null())
