@@ -21,12 +21,18 @@ import pyarrow as pa
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
-from tidemark.embedding.engine_options import EngineOptions, checked_transforms, engine_config
+from tidemark.embedding.engine_options import (
+    EngineOptions,
+    checked_transforms,
+    engine_config,
+    one_handler,
+    serializer_settings,
+)
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.planned_batch import PlannedBatch
+from tidemark.embedding.pending_batch import PendingBatch, Processing
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import EngineEvent, PoolConsumer, PoolPart
-from tidemark.engine.batch import Batch
+from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, change
@@ -47,6 +53,7 @@ from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
+from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import Transform
 
@@ -68,7 +75,9 @@ class Engine:
         dsn: str,
         *,
         state: str | Path,
-        handler: Callable[[Batch], None],
+        handler: Callable[[Batch], None] | Callable[[SerializedBatch], None] | None = None,
+        change_handler: Callable[[Change], None] | Callable[[SerializedChange], None] | None = None,
+        serializer: Serializer | None = None,
         tables: Sequence[str] = ("*.*",),
         databases: Sequence[str] = (),
         transforms: Sequence[Transform] = (),
@@ -87,6 +96,8 @@ class Engine:
         dsn: of the node, without a password, as libpq reads it.
         state: the folder of the state, on a local disk; created by the first start.
         handler: called with each batch, by `workers` threads; its return means that the batch is finished.
+        change_handler: called with each change instead; only one of both is given.
+        serializer: the handler gets a `SerializedBatch`, or each `SerializedChange`.
         tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
@@ -98,9 +109,10 @@ class Engine:
         settings: further values of tidemark.toml, by section and key.
         """
         self._options = EngineOptions(Path(state), workers, order, commit, retries, stop_within_s)
-        self._config = engine_config(dsn, databases, tables, buffer_bytes, settings or {})
+        self._config = engine_config(dsn, databases, tables, buffer_bytes, serializer_settings(serializer, settings))
         self._transforms = checked_transforms(transforms)
-        self._handler = handler
+        self._handler = one_handler(handler, change_handler)
+        self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
         self._on_state = on_state
         self._log = LibraryLog()
@@ -221,6 +233,7 @@ class Engine:
             databases=beginning.databases,
             takes_events=self._on_event is not None,
             plans=plans,
+            processing=self._processing,
             log=self._log,
         )
         context = CaptureContext(store, Metrics(store.identity.capture), self._log)
@@ -276,7 +289,7 @@ class Engine:
     def _handle(self, part: PoolPart) -> None:
         if isinstance(part, Batch):
             self._handler(part)
-        elif isinstance(part, PlannedBatch):
+        elif isinstance(part, PendingBatch):
             part.handle(self._handler)
         elif self._on_event is not None:
             self._on_event(part)

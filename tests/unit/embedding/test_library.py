@@ -70,6 +70,12 @@ def handle(batch: Batch) -> None:
             lambda state: Engine(DSN, state=state, handler=handle, commit=5),  # type: ignore[arg-type]
             "commit=5: must be ALWAYS",
         ),
+        (lambda state: Engine(DSN, state=state), "give handler, which takes batches, or change_handler: one"),
+        (lambda state: Engine(DSN, state=state, handler=handle, change_handler=handle), "or change_handler: one"),  # type: ignore[arg-type]
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, serializer="json"),  # type: ignore[arg-type]
+            "serializer is str",
+        ),
         (lambda state: Engine(DSN, state=state, handler=handle, stop_within_s=-1), "stop_within_s=-1"),
         (
             lambda state: Engine(DSN, state=state, handler=handle, transforms=[handle]),  # type: ignore[list-item]

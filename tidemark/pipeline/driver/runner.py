@@ -29,7 +29,6 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
-from tidemark.pipeline.driver.captured_databases import CapturedDatabases
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.metrics import PipelineMetrics
@@ -38,13 +37,16 @@ from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.settings_check import check_settings, unmatched_patterns
-from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.source.captured_databases import CapturedDatabases
+from tidemark.pipeline.source.format import OutboxSource
+from tidemark.pipeline.source.offsets import OutboxReplaced
+from tidemark.pipeline.source.options import FORMAT
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
 QUERY = "tidemark"
@@ -243,7 +245,7 @@ class Pipeline:
             spark.readStream.format(FORMAT)
             .option("state", str(settings.state))
             .option("startingSequence", start)
-            .option("maxBatchBytes", settings.batch_bytes)
+            .option("maxBytesPerTrigger", settings.batch_bytes)
             .option("headersOnly", "true")
             .option("sharedWithGroup", str(settings.shared_with_group).lower())
             .load()
