@@ -83,6 +83,7 @@ class Engine:
         transforms: Sequence[Transform] = (),
         on_event: Callable[[EngineEvent], None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
+        on_end: Callable[[BaseException | None], None] | None = None,
         workers: int = 1,
         order: Order = Order.TOTAL,
         commit: CommitPolicy = ALWAYS,
@@ -102,6 +103,7 @@ class Engine:
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
         on_state: called after each change of the state, by the thread that made it.
+        on_end: called once and last, with the error that ended the engine, also that of a failed start.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
         buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
@@ -115,6 +117,7 @@ class Engine:
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
         self._on_state = on_state
+        self._on_end = on_end
         self._log = LibraryLog()
         self._clock = SystemClock()
         self._state = EngineState.CREATED
@@ -183,7 +186,7 @@ class Engine:
                 raise IllegalTransition(self._state, EngineState.DRAINING)
         if is_new:
             self._change(EngineState.CREATED, EngineState.STOPPED)
-            self._stopped.set()
+            self._end()
         elif not self._ending.is_set():
             self._within_s = self._options.stop_within_s if within_s is None else within_s
             self._ending.set()
@@ -284,6 +287,11 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - reported by `wait`
             self._error = self._error or error
         self._change(EngineState.CLOSING, EngineState.STOPPED)
+        self._end()
+
+    def _end(self) -> None:
+        if self._on_end is not None:
+            self._call_back("on_end", partial(self._on_end, self._error))
         self._stopped.set()
 
     def _handle(self, part: PoolPart) -> None:
@@ -300,13 +308,15 @@ class Engine:
     def _change(self, expected: EngineState, wanted: EngineState) -> None:
         with self._state_lock:
             self._state = change(self._state, expected, wanted)
-        if self._on_state is None:
-            return
+        if self._on_state is not None:
+            self._call_back("on_state", partial(self._on_state, wanted))
+
+    def _call_back(self, name: str, call: Callable[[], None]) -> None:
         self._notifying = threading.current_thread()
         try:
-            self._on_state(wanted)
+            call()
         except Exception as error:  # noqa: BLE001 - the application's own: it must not keep the engine from stopping
-            self._log.warning("on_state failed", state=wanted.value, **describe_error(error))
+            self._log.warning("a callback failed", callback=name, state=self._state.value, **describe_error(error))
         finally:
             self._notifying = None
 

@@ -106,9 +106,11 @@ def test_a_bad_dsn_is_refused_without_its_password(dsn: str, tmp_path: Path) -> 
 
 
 def test_an_engine_that_was_never_started_stops_at_once(tmp_path: Path) -> None:
-    engine = Engine(DSN, state=tmp_path / "state", handler=handle)
+    ends: list[BaseException | None] = []
+    engine = Engine(DSN, state=tmp_path / "state", handler=handle, on_end=ends.append)
     assert not engine.wait(0)
     assert engine.stop() == ()
+    assert ends == [None]
     assert engine.wait()
     assert engine.confirmed is None
     with pytest.raises(tidemark.IllegalTransition, match="is stopped"):
