@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     )
     from tidemark.model.position import Epoch, Position
     from tidemark.model.secret import Secret
+    from tidemark.serializers.json_records import DebeziumJson, FlatJson
+    from tidemark.serializers.serializer import (
+        SerializedBatch,
+        SerializedChange,
+        SerializedRecord,
+        Serializer,
+        SerializerFailed,
+    )
     from tidemark.transforms.changed_fields import ChangedFieldsOnly
     from tidemark.transforms.columns import Cast, Drop, Rename
     from tidemark.transforms.filters import Filter, Route
@@ -60,6 +68,7 @@ __all__ = [
     "ConsumerFailed",
     "CopyBoundary",
     "CorruptWal",
+    "DebeziumJson",
     "Drop",
     "Engine",
     "EngineEvent",
@@ -67,6 +76,7 @@ __all__ = [
     "Epoch",
     "Fenced",
     "Filter",
+    "FlatJson",
     "Flatten",
     "IllegalTransition",
     "InternalError",
@@ -86,6 +96,11 @@ __all__ = [
     "Route",
     "SchemaEvent",
     "Secret",
+    "SerializedBatch",
+    "SerializedChange",
+    "SerializedRecord",
+    "Serializer",
+    "SerializerFailed",
     "StateError",
     "TableShape",
     "TidemarkError",
@@ -118,6 +133,14 @@ _MODULES = {
         "secret_file",
     ),
     "model.secret": ("Secret",),
+    "serializers.json_records": ("DebeziumJson", "FlatJson"),
+    "serializers.serializer": (
+        "SerializedBatch",
+        "SerializedChange",
+        "SerializedRecord",
+        "Serializer",
+        "SerializerFailed",
+    ),
     "transforms.changed_fields": ("ChangedFieldsOnly",),
     "transforms.columns": (
         "Cast",

@@ -62,7 +62,7 @@ def test_a_users_own_query_counts_what_a_trimmed_outbox_still_contains(tmp_path:
             if isinstance(item, ChangeBatch):
                 ops = item.rows.column("_op").to_pylist()
                 expected.update(f"{item.relation.namespace}.{item.relation.name} {op}" for op in ops)
-        said = run(tmp_path, programs("spark.md")["Your own query"], state, tmp_path / "checkpoint")
+        said = run(tmp_path, programs("spark.md")["All tables as values"], state, tmp_path / "checkpoint")
         assert dict(line.rsplit(" ", 1) for line in said) == {name: str(count) for name, count in expected.items()}
         assert outbox.register("count_changes").applied == ledger.head
 

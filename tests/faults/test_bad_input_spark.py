@@ -114,6 +114,16 @@ def test_a_wrong_setting_of_the_lake_is_refused_by_its_key(tmp_path: Path) -> No
 
 
 @pytest.mark.feature("L15")
+def test_a_setting_that_does_not_fit_a_table_of_the_lake_is_refused_at_the_start(tmp_path: Path) -> None:
+    state, lake = tmp_path / "state", tmp_path / "lake"
+    make_state(state)
+    feed(state, RandomTables(1).groups(2))
+    feed_by_hand(StateFolder(state), lake, "spark")
+    (state / "tidemark.toml").write_text("[[lake.tables]]\npattern = 'public.*'\ncluster = ['day']\n")
+    ended(run(state, lake), ExitCode.CONFIG, "public.table", "cluster names the column day, which it does not have")
+
+
+@pytest.mark.feature("L15")
 def test_a_pattern_that_applies_to_no_table_of_the_lake_is_reported_at_the_start(tmp_path: Path) -> None:
     state, lake = tmp_path / "state", tmp_path / "lake"
     make_state(state)

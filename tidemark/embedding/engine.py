@@ -21,12 +21,18 @@ import pyarrow as pa
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
-from tidemark.embedding.engine_options import EngineOptions, checked_transforms, engine_config
+from tidemark.embedding.engine_options import (
+    EngineOptions,
+    checked_transforms,
+    engine_config,
+    one_handler,
+    serializer_settings,
+)
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.planned_batch import PlannedBatch
+from tidemark.embedding.pending_batch import PendingBatch, Processing
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import EngineEvent, PoolConsumer, PoolPart
-from tidemark.engine.batch import Batch
+from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, change
@@ -47,6 +53,7 @@ from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
+from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import Transform
 
@@ -68,12 +75,15 @@ class Engine:
         dsn: str,
         *,
         state: str | Path,
-        handler: Callable[[Batch], None],
+        handler: Callable[[Batch], None] | Callable[[SerializedBatch], None] | None = None,
+        change_handler: Callable[[Change], None] | Callable[[SerializedChange], None] | None = None,
+        serializer: Serializer | None = None,
         tables: Sequence[str] = ("*.*",),
         databases: Sequence[str] = (),
         transforms: Sequence[Transform] = (),
         on_event: Callable[[EngineEvent], None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
+        on_end: Callable[[BaseException | None], None] | None = None,
         workers: int = 1,
         order: Order = Order.TOTAL,
         commit: CommitPolicy = ALWAYS,
@@ -87,10 +97,13 @@ class Engine:
         dsn: of the node, without a password, as libpq reads it.
         state: the folder of the state, on a local disk; created by the first start.
         handler: called with each batch, by `workers` threads; its return means that the batch is finished.
+        change_handler: called with each change instead; only one of both is given.
+        serializer: the handler gets a `SerializedBatch`, or each `SerializedChange`.
         tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
         on_state: called after each change of the state, by the thread that made it.
+        on_end: called once and last, with the error that ended the engine, also that of a failed start.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
         buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
@@ -98,11 +111,13 @@ class Engine:
         settings: further values of tidemark.toml, by section and key.
         """
         self._options = EngineOptions(Path(state), workers, order, commit, retries, stop_within_s)
-        self._config = engine_config(dsn, databases, tables, buffer_bytes, settings or {})
+        self._config = engine_config(dsn, databases, tables, buffer_bytes, serializer_settings(serializer, settings))
         self._transforms = checked_transforms(transforms)
-        self._handler = handler
+        self._handler = one_handler(handler, change_handler)
+        self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
         self._on_state = on_state
+        self._on_end = on_end
         self._log = LibraryLog()
         self._clock = SystemClock()
         self._state = EngineState.CREATED
@@ -171,7 +186,7 @@ class Engine:
                 raise IllegalTransition(self._state, EngineState.DRAINING)
         if is_new:
             self._change(EngineState.CREATED, EngineState.STOPPED)
-            self._stopped.set()
+            self._end()
         elif not self._ending.is_set():
             self._within_s = self._options.stop_within_s if within_s is None else within_s
             self._ending.set()
@@ -221,6 +236,7 @@ class Engine:
             databases=beginning.databases,
             takes_events=self._on_event is not None,
             plans=plans,
+            processing=self._processing,
             log=self._log,
         )
         context = CaptureContext(store, Metrics(store.identity.capture), self._log)
@@ -271,12 +287,17 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - reported by `wait`
             self._error = self._error or error
         self._change(EngineState.CLOSING, EngineState.STOPPED)
+        self._end()
+
+    def _end(self) -> None:
+        if self._on_end is not None:
+            self._call_back("on_end", partial(self._on_end, self._error))
         self._stopped.set()
 
     def _handle(self, part: PoolPart) -> None:
         if isinstance(part, Batch):
             self._handler(part)
-        elif isinstance(part, PlannedBatch):
+        elif isinstance(part, PendingBatch):
             part.handle(self._handler)
         elif self._on_event is not None:
             self._on_event(part)
@@ -287,13 +308,15 @@ class Engine:
     def _change(self, expected: EngineState, wanted: EngineState) -> None:
         with self._state_lock:
             self._state = change(self._state, expected, wanted)
-        if self._on_state is None:
-            return
+        if self._on_state is not None:
+            self._call_back("on_state", partial(self._on_state, wanted))
+
+    def _call_back(self, name: str, call: Callable[[], None]) -> None:
         self._notifying = threading.current_thread()
         try:
-            self._on_state(wanted)
+            call()
         except Exception as error:  # noqa: BLE001 - the application's own: it must not keep the engine from stopping
-            self._log.warning("on_state failed", state=wanted.value, **describe_error(error))
+            self._log.warning("a callback failed", callback=name, state=self._state.value, **describe_error(error))
         finally:
             self._notifying = None
 

@@ -3,17 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from tidemark.embedding.pending_batch import GivenHandler, UnitHandler
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import Config, parse_config
 from tidemark.model.errors import ConfigError
+from tidemark.serializers.serializer import Serializer
 from tidemark.transforms.transform import Transform
 
 WORKERS_MAX = 256
 RETRIES_MAX = 1000
 WHERE = "tidemark.Engine"
+GivenSettings = Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def engine_config(
     databases: Sequence[str],
     tables: Sequence[str],
     buffer_bytes: int,
-    settings: Mapping[str, Mapping[str, object]],
+    settings: GivenSettings,
 ) -> Config:
     """Return the configuration; `settings` has further values by section and key, as in tidemark.toml."""
     if isinstance(tables, str) or isinstance(databases, str):
@@ -57,6 +61,27 @@ def engine_config(
     sections = {*own, *settings}
     assigned = {section: {**settings.get(section, {}), **own.get(section, {})} for section in sections}
     return parse_config("", {}, where=WHERE, assigned=assigned)
+
+
+def one_handler(handler: GivenHandler | None, change_handler: GivenHandler | None) -> UnitHandler:
+    """Return the handler that was given; raise if there is none, or both."""
+    given = [each for each in (handler, change_handler) if each is not None]
+    if len(given) != 1:
+        raise ConfigError(f"{WHERE}: give handler, which takes batches, or change_handler: one of them")
+    return cast("UnitHandler", given[0])  # it is called with the units that its own arguments chose
+
+
+def serializer_settings(serializer: Serializer | None, settings: GivenSettings | None) -> GivenSettings:
+    """Return the settings with those that the serializer needs, where the application has no other value."""
+    if serializer is None:
+        return settings or {}
+    if not isinstance(serializer, Serializer):
+        raise ConfigError(f"{WHERE}: serializer is {type(serializer).__name__}", hint="for example DebeziumJson()")
+    given = settings or {}
+    return {
+        section: {**serializer.settings.get(section, {}), **given.get(section, {})}
+        for section in {*serializer.settings, *given}
+    }
 
 
 def checked_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.embedding.keys import NO_LANE, lanes_of, sections_of
-from tidemark.embedding.planned_batch import PlannedBatch
+from tidemark.embedding.pending_batch import PendingBatch, Processing
 from tidemark.embedding.pool import HandlerPool
 from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import CommitPolicy, Finished
@@ -38,7 +38,7 @@ from tidemark.transforms.plan import TransformPlans
 
 EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
 """What a stream contains beside changes of rows."""
-PoolPart = Batch | PlannedBatch | EngineEvent
+PoolPart = Batch | PendingBatch | EngineEvent
 _ONLY_LANE = 0
 
 
@@ -61,11 +61,12 @@ class PoolConsumer:
         databases: Mapping[Oid, str],
         takes_events: bool,
         plans: TransformPlans | None,
+        processing: Processing,
         log: Log,
     ) -> None:
         """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`.
 
-        `plans`: of the transforms, if there are any.
+        `plans`: of the transforms, if there are any. `processing`: what the handler takes.
         """
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
@@ -76,6 +77,7 @@ class PoolConsumer:
         self._databases = dict(databases)
         self._takes_events = takes_events
         self._plans = plans
+        self._processing = processing
         self._log = log
         self._clock = SystemClock()
         self._since_s = self._clock.monotonic_s()
@@ -137,7 +139,7 @@ class PoolConsumer:
         parts = [part for item in group.items for part in self._parts(item)]
         if not self._pool.submit(parts, group.byte_count):
             return False
-        self._submitted_changes += sum(len(part) if isinstance(part, Batch | PlannedBatch) else 1 for part, _ in parts)
+        self._submitted_changes += sum(len(part) if isinstance(part, Batch | PendingBatch) else 1 for part, _ in parts)
         self._pending.append(_PendingGroup(group, self._submitted_changes))
         self._pending_bytes += group.byte_count
         self._pool.wait_below(self._bytes_max)
@@ -193,13 +195,14 @@ class PoolConsumer:
                 part = section if len(found) == 1 else section.take(pa.array(np.flatnonzero(own == lane)))
                 yield self._batch(item, part), None if lane == NO_LANE else lane
 
-    def _batch(self, item: ChangeBatch, rows: pa.RecordBatch) -> Batch | PlannedBatch:
+    def _batch(self, item: ChangeBatch, rows: pa.RecordBatch) -> Batch | PendingBatch:
         assert self._epoch is not None, "it was never assigned"
         database = self._database(item.database)
         batch = Batch.of(database, item.relation, self._epoch, rows)
-        if self._plans is None or not (plan := self._plans.plan(database, item.relation)).steps:
+        plan = self._plans.plan(database, item.relation) if self._plans is not None else None
+        if self._processing.is_plain and (plan is None or not plan.steps):
             return batch
-        return PlannedBatch(batch, plan)
+        return PendingBatch(batch, plan, self._processing)
 
     def _database(self, oid: Oid) -> str:
         return self._databases.get(oid, str(oid))

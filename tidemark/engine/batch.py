@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidemark.model.change import AFTER, BEFORE, META_FIELDS, TABLE_ORDINAL, Op
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Position
-from tidemark.model.relation import Relation, ReplicaIdentity
+from tidemark.model.relation import Column, Relation, ReplicaIdentity
 
 ROWS_AT_ONCE = 1_000  # how many rows become Python objects together
 META_NAMES = (*(field.name for field in META_FIELDS), TABLE_ORDINAL)
@@ -42,13 +42,14 @@ class Batch:
     table: str  # `schema.name`, or the name that a `Route` gave
     relation: Relation  # the version of the table in the source, before transforms: its columns, its key
     key: tuple[str, ...]  # the columns that identify a row, by their present names; () if there are none
+    columns: tuple[Column, ...]  # of both sides as they are now; one whose values a transform made has no type
     epoch: Epoch  # the fencing token: it grows with each start of an engine on the state
     arrow: pa.RecordBatch  # metadata columns, then the structs `_before` and `_after`; `Flatten` has columns instead
 
     @classmethod
     def of(cls, database: str, relation: Relation, epoch: Epoch, arrow: pa.RecordBatch) -> Self:
         """Return the batch as it is before all transforms."""
-        return cls(database, relation.qualified_name, relation, key_of(relation), epoch, arrow)
+        return cls(database, relation.qualified_name, relation, key_of(relation), relation.live_columns, epoch, arrow)
 
     @property
     def schema(self) -> pa.Schema:
@@ -94,6 +95,14 @@ class Batch:
                     after=after,
                     unchanged=_named(unchanged, names),
                 )
+
+    def positions(self) -> Sequence[Position]:
+        """Return the position of each change."""
+        columns = (self.arrow.column(name).to_pylist() for name in ("_tli", "_commit_lsn", "_ordinal"))
+        return [
+            Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+            for timeline, commit_lsn, ordinal in zip(*columns, strict=True)
+        ]
 
     def _position(self, row: int) -> Position:
         timeline, commit_lsn, ordinal = (

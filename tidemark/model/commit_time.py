@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from tidemark.model.errors import ConfigError
 
 USECS_PER_MILLISECOND = 1_000
+NSECS_PER_USEC = 1000
 USECS_PER_SECOND = 1_000_000
 USECS_PER_MINUTE = 60 * USECS_PER_SECOND
 USECS_PER_HOUR = 60 * USECS_PER_MINUTE

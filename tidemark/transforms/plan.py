@@ -13,9 +13,10 @@ from itertools import chain
 import pyarrow as pa
 
 from tidemark.engine.batch import Batch
-from tidemark.model.relation import Relation
+from tidemark.model.relation import Align, Column, Relation
 from tidemark.transforms.transform import BadTransform, BatchStep, TableShape, Transform
 
+ADDED_FROM = 1 << 16  # numbers of columns that a transform added: above those of all tables
 PLANS_MAX = 4096  # versions of tables; an older one is bound again when it is needed
 
 
@@ -25,6 +26,7 @@ class TransformPlan:
 
     shape: TableShape
     steps: tuple[BatchStep, ...]
+    columns: tuple[Column, ...]  # of the rows, described as far as they are those of the source
 
     def apply(self, batch: Batch) -> Sequence[Batch]:
         """Return the batches that a batch becomes; the batch itself if no transform matches."""
@@ -33,7 +35,7 @@ class TransformPlan:
         batches: Sequence[Batch] = (batch,)
         for step in self.steps:
             batches = tuple(chain.from_iterable(step(each) for each in batches))
-        return tuple(replace(each, key=self.shape.key) for each in batches)
+        return tuple(replace(each, key=self.shape.key, columns=self.columns) for each in batches)
 
 
 class TransformPlans:
@@ -80,4 +82,19 @@ class TransformPlans:
             if bound is not None:
                 shape = bound.shape
                 steps.append(bound.step)
-        return TransformPlan(shape, tuple(steps))
+        return TransformPlan(shape, tuple(steps), _described(shape, self._columns_of(relation)))
+
+
+def _described(shape: TableShape, source: pa.StructType) -> tuple[Column, ...]:
+    """Return the columns of the source by their present names; one with other values or of another type has no type."""
+    known = {column.number: (column, field) for column, field in zip(shape.relation.live_columns, source, strict=True)}
+    described: list[Column] = []
+    for at, field in enumerate(shape.columns):
+        number = shape.numbers.get(field.name)
+        if number is None:
+            described.append(Column(ADDED_FROM + at, field.name, None, -1, -1, by_value=False, align=Align.CHAR))
+            continue
+        column, before = known[number]
+        is_same = number not in shape.hidden and before.type == field.type
+        described.append(replace(column, name=field.name, type=column.type if is_same else None))
+    return tuple(described)

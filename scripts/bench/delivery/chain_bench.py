@@ -3,6 +3,7 @@
     outbox   groups written to the outbox and read back, compared with decoding them from WAL
     spark    Spark's source from the outbox to the change log in Delta, and to log and replica, compared with reading
              the outbox; with 7,000,000 rows and more, Spark's batches reach their default size
+    rows     typed rows of a table by Spark's format, to a sink that discards them and to Parquet
     copy     a table's first copy into the outbox, compared with COPY to /dev/null
 
 Rows have five columns. The order changes with each round. A ratio is the time of the first contestant divided by that
@@ -14,15 +15,19 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from scripts.bench.delivery.chain_stages import (
     Copying,
     LogPipeline,
     MarkedPipeline,
     Outbox,
+    TypedRows,
     decoded,
     measured,
     rows_of,
@@ -33,8 +38,9 @@ from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import Trial, ratios, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, node, record
 from tests.support.processes.spark import running_spark
+from tidemark.pipeline.driver.runner import register_source
 
-STAGES = ("outbox", "spark", "copy")
+STAGES = ("outbox", "spark", "rows", "copy")
 QUICK_ROWS = 300_000
 QUICK_ROUNDS = 1
 
@@ -49,6 +55,45 @@ def outbox_trials(outbox: Outbox, decode: Trial, rows: int) -> dict[str, Trial]:
     outbox.create_outbox()
     outbox.write()
     return {"decode": decode, "outbox write": write, "outbox read": lambda: measured(outbox.read, rows)}
+
+
+def row_trials(spark: SparkSession, feeding: Outbox, rows: int) -> dict[str, Trial]:
+    """Return the contestants of `rows`; each runs once before it is measured, because Spark's first jobs are slow."""
+    register_source(spark)
+    reading = partial(TypedRows, spark, feeding.state)
+    whole = reading().frame.columns
+    few = [name for name in whole if not name.startswith("_")] + ["_op", "_lsn"]
+    named = {
+        "columns, _op, _lsn": reading(few),
+        "all columns": reading(),
+        "before_after": reading(columns="before_after"),
+    }
+    trials: dict[str, Trial] = {"outbox read": lambda: measured(feeding.read, rows)}
+    for name, rows_of_form in named.items():
+        trials[f"{name}, noop"] = partial(measured, rows_of_form.discard, rows)
+    trials["columns, _op, _lsn, Parquet"] = partial(measured, reading(few).to_parquet, rows)
+    for trial in trials.values():
+        trial()
+    return trials
+
+
+def spark_stages(
+    spark: SparkSession, feeding: Outbox, rows: int, stages: Collection[str]
+) -> Iterator[tuple[str, dict[str, Trial]]]:
+    """Yield the chosen ones of the stages `spark` and `rows`, which read the same outbox, with their contestants."""
+    feeding.create_outbox()
+    feeding.write()
+    if "rows" in stages:
+        yield "rows", row_trials(spark, feeding, rows)
+    if "spark" in stages:
+        yield (
+            "spark",
+            {
+                "outbox read": lambda: measured(feeding.read, rows),
+                "change log": lambda: spark_trial(spark, feeding.state, rows, LogPipeline),
+                "change log and replica": lambda: spark_trial(spark, feeding.state, rows, MarkedPipeline),
+            },
+        )
 
 
 def result(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> dict[str, object]:
@@ -119,23 +164,16 @@ def main() -> None:
                 "first copy": lambda: copying.ours(rows),
             }
             report("copy", run_trials(trials, rounds))
-        if "outbox" in stages or "spark" in stages:
+        if {"outbox", "spark", "rows"} & set(stages):
             groups = decoded(recording)
         if "outbox" in stages:
             outbox = Outbox(folder, groups)
             decode = lambda: measured(lambda: rows_of(decoded(recording)), rows)  # noqa: E731
             report("outbox", run_trials(outbox_trials(outbox, decode, rows), rounds))
-        if "spark" in stages:
+        if {"spark", "rows"} & set(stages):
             spark = stack.enter_context(running_spark(folder / "spark"))
-            feeding = Outbox(folder / "feeding", groups)
-            feeding.create_outbox()
-            feeding.write()
-            trials = {
-                "outbox read": lambda: measured(feeding.read, rows),
-                "change log": lambda: spark_trial(spark, feeding.state, rows, LogPipeline),
-                "change log and replica": lambda: spark_trial(spark, feeding.state, rows, MarkedPipeline),
-            }
-            report("spark", run_trials(trials, rounds))
+            for stage, trials in spark_stages(spark, Outbox(folder / "feeding", groups), rows, stages):
+                report(stage, run_trials(trials, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
         json.dump({**about, "took_s": took_s, "stages": reported}, sys.stdout, indent=2)

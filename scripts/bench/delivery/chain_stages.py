@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from tidemark_ctl.output.printing import PrintContext
 
 from scripts.bench.measuring.commands import Cost
@@ -32,6 +33,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
+from tidemark.model.table_name import DEFAULT_SCHEMA
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
@@ -44,6 +46,7 @@ from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.sinks.sinks import Lake, WriteTarget
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.targets import Outcome
+from tidemark.pipeline.source.options import FORMAT
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import decode_archive
@@ -146,6 +149,28 @@ class Outbox:
                     assert isinstance(item, ChangeBatch), item
                     count += item.rows.num_rows
         return count
+
+
+class TypedRows:
+    """The rows of an outbox by Spark's format, as a batch query of its only table."""
+
+    def __init__(self, spark: SparkSession, state: Path, chosen: Sequence[str] = (), **options: str) -> None:
+        query = spark.read.format(FORMAT).options(state=str(state), table=f"{DEFAULT_SCHEMA}.*", **options)
+        self.frame = query.load()
+        if chosen:
+            self.frame = query.schema(StructType([self.frame.schema[name] for name in chosen])).load()
+        self._row_count = self.frame.count()
+
+    def discard(self) -> int:
+        """Read all rows; return their number."""
+        self.frame.write.format("noop").mode("overwrite").save()
+        return self._row_count
+
+    def to_parquet(self) -> int:
+        """Write all rows as Parquet; return their number."""
+        with tempfile.TemporaryDirectory(prefix="tm-bench-parquet-") as folder:
+            self.frame.write.parquet(f"{folder}/rows")
+        return self._row_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,15 @@ from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import BEFORE_ALL, NOTHING, Applied
-from tidemark.pipeline.driver.feed import Feed, LakeGap, check_complete, check_joins, in_order, make_feed
+from tidemark.pipeline.driver.feed import Feed, LakeGap, check_complete, check_joins, make_feed
 from tidemark.pipeline.driver.portions import PORTION_BYTES, feeds
-from tidemark.pipeline.driver.source import (
-    PARTITION_BYTES,
-    Offset,
-    OffsetMovedBack,
-    OutboxReplaced,
-    OutboxSource,
-    OutboxStreamReader,
-    SourceOptions,
-)
+from tidemark.pipeline.source.format import OutboxSource, spark_schema
+from tidemark.pipeline.source.offsets import Offset, OffsetMovedBack, OutboxReplaced
+from tidemark.pipeline.source.opened_values import in_order
+from tidemark.pipeline.source.options import SourceOptions
+from tidemark.pipeline.source.outbox_range import PARTITION_BYTES
+from tidemark.pipeline.source.stream import OutboxStreamReader
+from tidemark.pipeline.source.value_contents import SCHEMA, ValueContents
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
 
@@ -62,7 +60,8 @@ def state(tmp_path: Path) -> Path:
 
 
 def reader_of(state: Path, start: int = 0, **options: str) -> OutboxStreamReader:
-    return OutboxStreamReader(SourceOptions.parse({"state": str(state), "startingSequence": str(start), **options}))
+    parsed = SourceOptions.parse({"state": str(state), "startingSequence": str(start), **options})
+    return OutboxStreamReader(parsed, ValueContents(parsed.headers_only))
 
 
 def headers_of(state: Path) -> pa.Table:
@@ -111,7 +110,7 @@ def test_a_batch_waits_a_bounded_time_for_the_rest_of_a_transaction(
     assert reader.latestOffset(offset(0), limit) == offset(2)
     assert reader.latestOffset(offset(2), limit) == offset(2)
     with monkeypatch.context() as patched:
-        patched.setattr("tidemark.pipeline.driver.source.TRANSACTION_WAIT_S", 0.0)
+        patched.setattr("tidemark.pipeline.source.stream.TRANSACTION_WAIT_S", 0.0)
         assert reader_of(state).latestOffset(offset(2), limit) == offset(4), "no longer than the bound"
     feed(state, [ended])
     assert reader.latestOffset(offset(2), limit) == offset(6)
@@ -147,7 +146,7 @@ def test_offsets_are_reported_as_equal_text_every_time(state: Path) -> None:
 
 def test_partitions_cover_a_range_once_and_in_order(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PARTITION_BYTES > 1000
-    monkeypatch.setattr("tidemark.pipeline.driver.source.PARTITION_BYTES", 50_000)
+    monkeypatch.setattr("tidemark.pipeline.source.outbox_range.PARTITION_BYTES", 50_000)
     reader = reader_of(state)
     end = reader.latestOffset(offset(0), ReadAllAvailable())
     assert len(reader.partitions(offset(0), end)) > 1
@@ -192,8 +191,8 @@ def test_available_now_stops_at_the_head_of_its_start(state: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"state": "x", "startSequence": "1"}])
 def test_unknown_options_are_refused(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"options of format|requires the option state"):
-        OutboxSource(options).streamReader(schema=None)
+    with pytest.raises(ConfigError, match=r"has no option startsequence|requires the option state"):
+        OutboxSource(options).streamReader(spark_schema(SCHEMA))
 
 
 def test_a_limit_by_rows_is_refused(state: Path) -> None:

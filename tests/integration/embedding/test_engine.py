@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -535,3 +535,48 @@ def test_more_than_the_buffer_is_delivered_with_the_buffer_as_its_bound(
         wait_until(lambda: len(collected.changes) == 16_000 or engine.wait(0))
         wait_until(lambda: engine.confirmed != begun)
     assert len(collected.changes) == 16_000
+
+
+@pytest.mark.feature("A35")
+def test_the_end_is_called_back_once_and_last_with_the_cause(
+    cluster: Cluster, database: str, table: str, tmp_path: Path
+) -> None:
+    del table
+    seen: list[object] = []
+    cause = tidemark.ConsumerFailed("the target has another schema")
+
+    def on_end(error: BaseException | None) -> None:
+        seen.append(error)
+        engine.stop()  # a callback that stops the engine does not wait for itself
+        raise OSError("of the application")
+
+    def fail(batch: Batch) -> None:
+        del batch
+        raise cause
+
+    def run(handler: Callable[[Batch], None], name: str = database) -> Engine:
+        return Engine(
+            cluster.dsn(name),
+            state=tmp_path / f"state-{name}",
+            handler=handler,
+            on_state=seen.append,
+            on_end=on_end,
+            settings=NO_COPY,
+        )
+
+    engine = run(Collecting())
+    with engine:
+        pass
+    assert seen == [*list(EngineState)[1:], None]
+    seen.clear()
+    engine = run(fail)
+    engine.start()
+    cluster.sql("INSERT INTO item VALUES (1)", database)
+    with pytest.raises(tidemark.ConsumerFailed):
+        engine.wait(DEADLINE_S)
+    assert seen == [*list(EngineState)[1:], cause]
+    seen.clear()
+    engine = run(Collecting(), "no_such_database")
+    with pytest.raises(tidemark.TidemarkError) as raised:
+        engine.start()
+    assert seen == [EngineState.PREPARING, EngineState.CLOSING, EngineState.STOPPED, raised.value]

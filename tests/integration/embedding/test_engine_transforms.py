@@ -1,6 +1,8 @@
 """Transforms in an engine over a real server: first copies, the stream, retries, and tables that they do not fit."""
 
 import threading
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,3 +140,39 @@ def test_a_rename_that_would_show_a_masked_column_stops_the_engine_and_nothing_i
         wait_until(lambda: len(collected.rows) >= 2 or engine.wait(0))
     assert collected.rows[-1] == ("public.customers", "i", {"id": 2, "mail": None, "note": None})
     assert "secret" not in str(collected.rows)
+
+
+@pytest.mark.feature("A17")
+@pytest.mark.feature("A18")
+@pytest.mark.usefixtures("customers")
+def test_single_changes_and_records_come_from_the_threads_of_the_pool_and_are_confirmed(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    together = threading.Barrier(2)  # passes only with two threads in the handler
+    changed: list[object] = []
+    recorded: list[tuple[bytes | None, str]] = []
+
+    def handle_change(change: tidemark.Change) -> None:
+        together.wait(DEADLINE_S)
+        changed.append(change.after and change.after["id"])
+
+    def handle_record(record: tidemark.SerializedChange) -> None:
+        together.wait(DEADLINE_S)
+        recorded.append((record.key, record.table))
+
+    def insert_two(engine: Engine, handled: Sequence[object]) -> None:
+        with engine:
+            confirmed = engine.confirmed
+            cluster.sql("INSERT INTO customers VALUES (1)", database)
+            cluster.sql("INSERT INTO customers VALUES (2)", database)
+            wait_until(lambda: len(handled) == 2 or engine.wait(0))
+            wait_until(lambda: engine.confirmed != confirmed)
+        cluster.sql("DELETE FROM customers", database)
+
+    dsn, settings = cluster.dsn(database), {"copy": {"enabled": False}}
+    unordered = partial(Engine, dsn, order=Order.NONE, workers=2, settings=settings)
+    insert_two(unordered(state=tmp_path / "changes", change_handler=handle_change), changed)
+    serializer = tidemark.DebeziumJson()
+    insert_two(unordered(state=tmp_path / "records", change_handler=handle_record, serializer=serializer), recorded)
+    assert {*changed} == {1, 2}
+    assert {*recorded} == {(b'{"id":1}', "public.customers"), (b'{"id":2}', "public.customers")}

@@ -14,7 +14,7 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.driver.runner import unmatched_patterns
+from tidemark.pipeline.driver.settings_check import unmatched_patterns
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.sinks import sinks

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -12,10 +13,11 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
 from tidemark.io.state.accepted_breaks import log_key
 from tidemark.pipeline.driver.progress import faults_of
+from tidemark.pipeline.driver.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.sinks import targets
+from tidemark.pipeline.sinks import sinks, targets
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
@@ -176,3 +178,67 @@ def test_a_large_transaction_is_one_merge_for_each_bound_of_rows(settled: Settle
     history = DeltaTable(str(settled.root / FOLDER / "replica")).history()
     assert len([commit for commit in history if commit["operation"] == "WRITE"]) == 3
     settled.assert_replica_equals_table()
+
+
+def clustered(*columns: str) -> LakeTableConfig:
+    return LakeTableConfig(PATTERN, cluster=columns)
+
+
+def notes_by_file(settled: SettledLake) -> list[list[object]]:
+    files = DeltaTable(str(settled.root / FOLDER / "replica")).file_uris()
+    return [pq.read_table(file).column("note").to_pylist() for file in files]
+
+
+def test_files_of_a_replica_are_sorted_by_the_cluster_columns(settled: SettledLake) -> None:
+    for key, note in enumerate("cab"):
+        settled.table.insert({1: key, 2: note, 3: None})
+    settled.land(clustered("note"))
+    assert notes_by_file(settled) == [["a", "b", "c"]]
+    settled.table.commit()
+    settled.table.update((1,), {2: "z"})
+    settled.table.delete((2,))
+    settled.land(clustered("note"))
+    assert notes_by_file(settled) == [["c", "z"]]
+    settled.assert_replica_equals_table()
+
+
+def test_maintenance_sorts_files_by_the_cluster_columns(settled: SettledLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, note in ((1, "b"), (2, "c"), (3, "a")):
+        settled.table.insert({1: key, 2: note, 3: None})
+        settled.table.commit()
+        if key == 3:
+            monkeypatch.setattr(sinks, "COMPACT_EVERY", 1)
+        settled.land(clustered("note"))
+    assert notes_by_file(settled) == [["a", "b", "c"]]
+    settled.assert_replica_equals_table()
+
+
+def test_a_cluster_column_that_the_source_drops_is_left_out(settled: SettledLake) -> None:
+    insert(settled, 2, 1)
+    settled.land(clustered("big"))
+    settled.table.drop_column(3)
+    settled.table.insert({1: 0, 2: "z"})
+    settled.table.update((2,), {2: "y"})
+    assert settled.land(clustered("big")).state is TableState.LIVE
+    settled.assert_replica_equals_table()
+    with pytest.raises(BadTableSettings, match="cluster names the column big, which"):
+        check(settled, clustered("big"))
+
+
+def check(settled: SettledLake, settings: LakeTableConfig) -> None:
+    lake = settled.open(settings)
+    check_settings(LakeConfig((settings,)), str(settled.root), lake.positions.tables.values())
+
+
+def test_settings_that_do_not_fit_a_table_are_refused_by_table_setting_and_column(settled: SettledLake) -> None:
+    insert(settled, 1)
+    settled.land(LakeTableConfig(PATTERN))
+    check(settled, clustered("note", "id"))
+    with pytest.raises(BadTableSettings) as raised:
+        check(settled, clustered("Note"))
+    assert str(raised.value) == (
+        "public.Orders: cluster names the column Note, which it does not have; it has id, note, big (pattern Order*)"
+    )
+    assert "correct the setting in [[lake.tables]]" in str(raised.value.hint)
+    (settled.root / FOLDER / "replica" / "_delta_log" / f"{0:020}.json").write_text("{")
+    check(settled, clustered("Note"))  # a damaged table is found at its next change

@@ -47,16 +47,23 @@ def new_lake(root: Path) -> Lake:
     return Lake(str(root), IDENTITY, shape_of, constants_of)
 
 
-@settings(max_examples=50)
+def without_key(table: ScriptedTable) -> ScriptedTable:
+    """Return the table without its key: whole rows identify its rows, while the oracle still has the key."""
+    table.relation = replace(table.relation, primary_key=())
+    return table
+
+
+@pytest.mark.feature("P27")
+@settings(max_examples=60)
 @given(
-    st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),
+    st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL, None]),
     st.lists(STEPS, min_size=4, max_size=22),
     st.integers(0, 1 << 32),
 )
 def test_log_and_replica_equal_the_source_after_any_crashes_repeats_and_new_outboxes(
-    identity: ReplicaIdentity, script: list[tuple[str, int]], seed: int
+    identity: ReplicaIdentity | None, script: list[tuple[str, int]], seed: int
 ) -> None:
-    table = ScriptedTable(identity=identity)
+    table = ScriptedTable(identity=identity) if identity else without_key(ScriptedTable(identity=ReplicaIdentity.FULL))
     for step, (action, key) in enumerate(script):
         act(table, action, key, step)
     table.commit()
@@ -69,9 +76,9 @@ def test_log_and_replica_equal_the_source_after_any_crashes_repeats_and_new_outb
         assert len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
 
 
-def history() -> ScriptedTable:
+def history(*, has_key: bool = True) -> ScriptedTable:
     """Write changes that hit every failpoint of the sinks."""
-    table = ScriptedTable()
+    table = ScriptedTable() if has_key else without_key(ScriptedTable(identity=ReplicaIdentity.FULL))
     table.copy(1, [{1: k, 2: "copied", 3: "B" * k} for k in range(4)])
     table.commit()
     table.update((1,), {2: "changed"}, unchanged=(3,))
@@ -86,12 +93,12 @@ def history() -> ScriptedTable:
     return table
 
 
-def passed_by_history() -> list[Enum]:
+def passed_by_history(*, has_key: bool) -> list[Enum]:
     with TemporaryDirectory() as folder:
         observed = CrashAt(0)
         arm(observed)
         try:
-            new_lake(Path(folder)).apply(batch(history().delivered()))
+            new_lake(Path(folder)).apply(batch(history(has_key=has_key).delivered()))
         finally:
             arm(None)
         return observed.passed
@@ -99,11 +106,12 @@ def passed_by_history() -> list[Enum]:
 
 @pytest.mark.feature("X02")
 @pytest.mark.feature("X06")
-def test_a_crash_at_any_point_of_a_batch_neither_loses_nor_duplicates_changes(tmp_path: Path) -> None:
-    points = passed_by_history()
+@pytest.mark.parametrize("has_key", [True, False], ids=["key", "whole rows"])
+def test_a_crash_at_any_point_of_a_batch_neither_loses_nor_duplicates_changes(tmp_path: Path, *, has_key: bool) -> None:
+    points = passed_by_history(has_key=has_key)
     assert set(points) == set(Failpoint) - {Failpoint.CONFIRMED, Failpoint.TABLE_CAUGHT_UP, Failpoint.TABLE_RESUMED}
     for nth in range(1, len(points) + 1):
-        table, root = history(), tmp_path / str(nth)
+        table, root = history(has_key=has_key), tmp_path / str(nth)
         arm(CrashAt(nth))
         try:
             with pytest.raises(Crash):

@@ -1,6 +1,7 @@
 """Hand-made groups of changes: a small relation, batches of it, schema events, with given positions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -44,6 +45,13 @@ def relation(name: str = "account", oid: int = 16385, missing: bytes | None = No
     )
 
 
+def text_relation(*names: str, oid: int = 16385, name: str = "account") -> Relation:
+    """Return a relation with an id and text columns with these names."""
+    described = relation(name, oid)
+    more = [replace(described.columns[1], number=2 + at, name=column) for at, column in enumerate(names)]
+    return replace(described, columns=(described.columns[0], *more))
+
+
 def position(commit_lsn: int, ordinal: int = 0) -> Position:
     """Return a position on timeline 1."""
     return Position(TIMELINE, Lsn(commit_lsn), ordinal)
@@ -69,6 +77,16 @@ def batch(commit_lsn: int, ids: Sequence[int], note: str = "x", of: Relation | N
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=batch_schema(COLUMNS))
     return ChangeBatch(DATABASE, of or relation(), rows)
+
+
+def insert(commit_lsn: int, of: Relation, *values: str | None) -> ChangeGroup:
+    """Return a group with one inserted row of a `text_relation`; its id is the LSN."""
+    shape = pa.struct([("id", pa.int64()), *((column.name, pa.string()) for column in of.columns[1:])])
+    rows = batch(commit_lsn, [commit_lsn]).rows
+    row = dict(zip((field.name for field in shape), (commit_lsn, *values), strict=True))
+    columns = [*rows.columns[:-2], pa.nulls(1, shape), pa.array([row], shape)]
+    inserted = pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+    return group(commit_lsn, [ChangeBatch(DATABASE, of, inserted)])
 
 
 def schema_event(commit_lsn: int, after: Relation) -> SchemaEvent:

@@ -70,6 +70,12 @@ def handle(batch: Batch) -> None:
             lambda state: Engine(DSN, state=state, handler=handle, commit=5),  # type: ignore[arg-type]
             "commit=5: must be ALWAYS",
         ),
+        (lambda state: Engine(DSN, state=state), "give handler, which takes batches, or change_handler: one"),
+        (lambda state: Engine(DSN, state=state, handler=handle, change_handler=handle), "or change_handler: one"),  # type: ignore[arg-type]
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, serializer="json"),  # type: ignore[arg-type]
+            "serializer is str",
+        ),
         (lambda state: Engine(DSN, state=state, handler=handle, stop_within_s=-1), "stop_within_s=-1"),
         (
             lambda state: Engine(DSN, state=state, handler=handle, transforms=[handle]),  # type: ignore[list-item]
@@ -100,9 +106,11 @@ def test_a_bad_dsn_is_refused_without_its_password(dsn: str, tmp_path: Path) -> 
 
 
 def test_an_engine_that_was_never_started_stops_at_once(tmp_path: Path) -> None:
-    engine = Engine(DSN, state=tmp_path / "state", handler=handle)
+    ends: list[BaseException | None] = []
+    engine = Engine(DSN, state=tmp_path / "state", handler=handle, on_end=ends.append)
     assert not engine.wait(0)
     assert engine.stop() == ()
+    assert ends == [None]
     assert engine.wait()
     assert engine.confirmed is None
     with pytest.raises(tidemark.IllegalTransition, match="is stopped"):

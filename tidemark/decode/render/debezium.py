@@ -33,11 +33,10 @@ from tidemark.model.change import (
     TransactionEnd,
     Truncation,
 )
-from tidemark.model.commit_time import USECS_PER_MILLISECOND
+from tidemark.model.commit_time import NSECS_PER_USEC, USECS_PER_MILLISECOND
 from tidemark.model.lsn import Lsn, Oid
 
 CONNECTOR = "postgresql"
-NSECS_PER_USEC = 1000
 NO_VALUE = "null"
 NO_ORDER = '"data_collection_order":null'
 
@@ -54,7 +53,7 @@ class DebeziumLines:
         self._program = json.dumps(fields, separators=(",", ":"))[1:-1]
         self._now_ns = now_ns
         self._times: CommitTimes | None = None
-        self._lines = StreamLines(self._of_batch, self._of_item, DebeziumBounds())
+        self._lines = StreamLines(self.of_batch, self._of_item, DebeziumBounds())
 
     def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
         """Yield the lines of the group in stream order, many at once, each with its newline.
@@ -63,7 +62,8 @@ class DebeziumLines:
         """
         return self._lines.blocks(group)
 
-    def _of_batch(self, batch: ChangeBatch) -> Lines | None:
+    def of_batch(self, batch: ChangeBatch) -> Lines | None:
+        """Return the lines of a batch; None if it has no rows."""
         rows = batch.rows
         if not len(rows):
             return None

@@ -60,6 +60,13 @@ class Sides:
         moved = changed.astype(np.bool_) & compared
         return moved if moved.any() else None
 
+    def key(self, *, old: bool) -> list[Piece]:
+        """Return the primary key in the old or the new row; [] if the table has none."""
+        columns = self._old if old else self._new
+        key = [index for index, column in self._named if column.number in self._relation.primary_key]
+        values = [(name, columns.get(index, NULL)) for index, name in self._names() if index in key]
+        return self._object(values) if values else []
+
     def before(self, kind: RowKind) -> list[Piece]:
         """Return the old row of a kind of rows."""
         if not kind.has_before:

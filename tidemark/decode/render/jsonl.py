@@ -247,6 +247,15 @@ class Known:
             pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
         return pieces
 
+    def row(self, kind: RowKind) -> list[Piece]:
+        """Return the new row of a kind of rows, for a delete what is known of the old one."""
+        locations = range(len(self._names))
+        if not kind.has_after:
+            is_full = kind.before_kind is BeforeKind.FULL
+            shown = [index for index in locations if is_full or index in self._key]
+            return self._object(self._old, shown if self._old else [])
+        return self._object(self._new, [index for index in locations if not kind.is_unchanged(index)])
+
     def _object(self, columns: list[TextColumn], locations: list[int]) -> list[Piece]:
         if not locations:
             return [b"{}"]

@@ -35,6 +35,7 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_keep_hours: Annotated[int, Meta(ge=0, le=8_784)] = 0
     write: Written = Written.BOTH
     schema_policy: SchemaPolicy = SchemaPolicy.EVOLVE
+    cluster: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=4)] = ()
     merge_rows: Annotated[int, Meta(ge=1_000, le=100_000_000)] = MERGE_ROWS
 
 

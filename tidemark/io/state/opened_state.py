@@ -5,10 +5,15 @@ from types import TracebackType
 from typing import Self
 
 from tidemark.io.state.environment import Environment, Guarded, StateMissing
+from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.position import Partition
-from tidemark.wire.keys import Scope
-from tidemark.wire.state import IDENTITY, Identity
+from tidemark.model.lsn import OID_BYTES, Oid
+from tidemark.model.position import Partition, Sequence
+from tidemark.model.relation import Relation
+from tidemark.wire.envelope import unseal
+from tidemark.wire.keys import Scope, named
+from tidemark.wire.relations import SchemaVersion, decode_relation
+from tidemark.wire.state import IDENTITY, LEDGER, Identity, OutboxLedger
 
 
 class OpenedState:
@@ -44,6 +49,28 @@ class OpenedState:
     def folder(self) -> StateFolder:
         """The state folder."""
         return self.environment.folder
+
+    def waiting_since_us(self, after: Sequence) -> int | None:
+        """Return the commit time of the first transaction in the outbox after a group end; None if there is none."""
+        with self.environment.read() as transaction:
+            stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
+            ledger = OutboxLedger() if stored is None else LEDGER.decode(stored)
+            return OutboxTable(transaction, self.environment, self.scope).waiting_since_us(ledger, after)
+
+    def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
+        """Return every schema version with its database."""
+        found: dict[SchemaVersion, tuple[Oid, Relation]] = {}
+        prefix = self.scope.prefix
+        database = self.environment.database("schemas")
+        with self.environment.read() as transaction, transaction.cursor(database) as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                version = SchemaVersion(int.from_bytes(cursor.key()[len(prefix) :]))
+                payload = unseal(f"schema version {version}", cursor.value(), SCHEMA_FORMAT_VERSION)
+                oid = Oid(int.from_bytes(payload[:OID_BYTES]))
+                found[version] = (oid, decode_relation(payload[OID_BYTES:]))
+                more = cursor.next()
+        return found
 
 
 def capture_scope(environment: Environment) -> tuple[Scope, Identity]:

@@ -4,7 +4,7 @@ An open read transaction prevents LMDB from reusing pages. Ranges are written (a
 at group ends, 0 is before all. `outbox_table` changes the outbox, inside the state's transactions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.environment import Environment, LmdbTransaction
@@ -81,12 +81,28 @@ class OutboxReader(OpenedState):
             table = OutboxTable(transaction, self.environment, self.scope)
             return [self._header(table, Sequence(sequence)) for sequence in range(after + 1, upto + 1)]
 
-    def read(self, after: Sequence, upto: Sequence) -> Iterator[OutboxValue]:
-        """Yield the values of (after, upto], each copied in a separate transaction."""
+    def group_ends(self, after: Sequence) -> Iterator[ValueHeader]:
+        """Yield the header of the last value of each group after `after`, a group end."""
+        at, head = after, self.head()
+        while at < head:
+            with self.environment.read() as transaction:
+                self._check_start(self._ledger(transaction), at)
+                table = OutboxTable(transaction, self.environment, self.scope)
+                header = self._header(table, self._header(table, Sequence(at + 1)).group_last)
+            yield header
+            at = header.sequence
+
+    def read(
+        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] = lambda _: True
+    ) -> Iterator[OutboxValue]:
+        """Yield the values of (after, upto] with a `wanted` header, each copied in a separate transaction."""
         for sequence in range(after + 1, upto + 1):
             with self.environment.read() as transaction:
                 self._check_start(self._ledger(transaction), Sequence(sequence - 1))
-                stored = OutboxTable(transaction, self.environment, self.scope).chunks(Sequence(sequence))
+                table = OutboxTable(transaction, self.environment, self.scope)
+                if not wanted(self._header(table, Sequence(sequence))):
+                    continue
+                stored = table.chunks(Sequence(sequence))
             yield join(Sequence(sequence), stored)
 
     def relation(self, version: SchemaVersion) -> Relation:
@@ -99,6 +115,12 @@ class OutboxReader(OpenedState):
             payload = unseal(f"schema version {version}", stored, SCHEMA_FORMAT_VERSION)
             self._relations[version] = decode_relation(payload[4:])  # the database's OID precedes it
         return self._relations[version]
+
+    def registered(self, reader: str) -> Reader | None:
+        """Return what a reader has confirmed; None if it is not registered."""
+        with self.environment.read() as transaction:
+            stored = transaction.get(named(self.scope, reader), db=self.environment.database("readers"))
+        return None if stored is None else READER.decode(stored)
 
     def register(self, reader: str) -> Reader:
         """Register a reader, or return the earlier confirmation; a new one counts as having all trimmed values."""

@@ -72,6 +72,16 @@ class OutboxTable:
         chunk = self.transaction.get(slot(self.scope, sequence, 0), db=database)
         return None if chunk is None else decode_header(chunk, sequence)
 
+    def waiting_since_us(self, ledger: OutboxLedger, after: Sequence) -> int | None:
+        """Return the latest commit time of the first group after `after` with a commit; None: there is none."""
+        at = max(after, ledger.trimmed)
+        while at < ledger.head:
+            header = self.header(Sequence(at + 1))
+            if header is None or header.commit_time_us:
+                return header.commit_time_us if header is not None else None
+            at = header.group_last
+        return None
+
     def chunks(self, sequence: Sequence) -> list[bytes]:
         """Return the stored chunks of one value, chunk 0 first."""
         stored: list[bytes] = []

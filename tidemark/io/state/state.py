@@ -11,18 +11,15 @@ from typing import Self
 
 from tidemark.io.state.environment import Environment, Guarded, LmdbTransaction, StateMissing, map_bytes_for
 from tidemark.io.state.opened_state import OpenedState, capture_scope, scope_of
-from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction, Versions
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.incarnation import Extent
-from tidemark.model.lsn import OID_BYTES, Oid
+from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
-from tidemark.model.relation import Relation
-from tidemark.wire.envelope import DamagedValue, unseal
+from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import Scope, named
-from tidemark.wire.relations import SchemaVersion, decode_relation
 from tidemark.wire.state import (
     ARCHIVING,
     IDENTITY,
@@ -155,21 +152,6 @@ class StateStore(OpenedState):
         """Read the requested copies."""
         with self.environment.read() as transaction:
             return self._inside(transaction).recopies()
-
-    def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
-        """Return every schema version with its database."""
-        found: dict[SchemaVersion, tuple[Oid, Relation]] = {}
-        prefix = self.scope.prefix
-        database = self.environment.database("schemas")
-        with self.environment.read() as transaction, transaction.cursor(database) as cursor:
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                version = SchemaVersion(int.from_bytes(cursor.key()[len(prefix) :]))
-                payload = unseal(f"schema version {version}", cursor.value(), SCHEMA_FORMAT_VERSION)
-                oid = Oid(int.from_bytes(payload[:OID_BYTES]))
-                found[version] = (oid, decode_relation(payload[OID_BYTES:]))
-                more = cursor.next()
-        return found
 
     @contextmanager
     def transaction(self, epoch: Epoch | None) -> Iterator[StateTransaction]:

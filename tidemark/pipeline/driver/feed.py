@@ -1,21 +1,15 @@
 """Builds a batch of the lake from outbox values: sorts them, checks that they are complete, and decodes them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
-from tidemark.model.change import GroupItem
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
-from tidemark.wire.items import decode_item
-from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header
-
-INCOMPLETE = "a batch of outbox values is incomplete"
+from tidemark.pipeline.source.opened_values import INCOMPLETE
+from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind
 
 
 class LakeGap(InternalError):
@@ -47,29 +41,6 @@ def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox:
         last.pointer.position.commit_lsn,
         tuple(header.commit_time_us for header in headers if header.ends_group and header.commit_time_us),
     )
-
-
-def in_order(values: pa.Table) -> pa.Table:
-    """Return the values sorted by sequence; raise if one is missing. Sorted values are returned without a copy."""
-    sequences = values.column("sequence").to_numpy()
-    if not (sequences[1:] > sequences[:-1]).all():
-        values, sequences = values.sort_by("sequence"), np.sort(sequences)
-    if (np.diff(sequences) != 1).any():
-        raise InternalError(f"{INCOMPLETE}: {len(sequences)} of {sequences[0]} to {sequences[-1]}")
-    return values
-
-
-def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
-    """Decode values of the source `tidemark` in order: change batches, schema events, logical messages and others.
-
-    For users' own queries. Does not work with `headersOnly`, which omits the values.
-    """
-    values = in_order(values)
-    for number, blob in zip(values.column("sequence"), values.column("value"), strict=True):
-        sequence, value = OutboxSequence(number.as_py()), blob.as_py()
-        header = decode_header(value, sequence)
-        if header.kind is not ValueKind.TRANSACTIONS:
-            yield sequence, decode_item(header.kind, value[HEADER_BYTES:])
 
 
 def check_joins(feed: Feed, applied: Applied, outbox_of_lake: str) -> None:

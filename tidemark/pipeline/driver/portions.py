@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.feed import Feed, check_complete, in_order, make_feed
-from tidemark.pipeline.driver.source import OutboxReplaced
+from tidemark.pipeline.driver.feed import Feed, check_complete, make_feed
+from tidemark.pipeline.source.offsets import OutboxReplaced
+from tidemark.pipeline.source.opened_values import in_order
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import HEADER_BYTES, KINDS, ValueHeader, ValueKind, decode_header
 

@@ -8,7 +8,6 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
-from tidemark.pipeline.driver.captured_databases import CapturedDatabases
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.metrics import PipelineMetrics
@@ -38,13 +36,17 @@ from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
-from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
+from tidemark.pipeline.driver.settings_check import check_settings, unmatched_patterns
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.source.captured_databases import CapturedDatabases
+from tidemark.pipeline.source.format import OutboxSource
+from tidemark.pipeline.source.offsets import OutboxReplaced
+from tidemark.pipeline.source.options import FORMAT
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
 QUERY = "tidemark"
@@ -106,6 +108,7 @@ class Pipeline:
         self._paused.close_old_requests(self._lake)
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
+        check_settings(settings.lake_config, settings.lake, tables.values())
         for pattern in unmatched_patterns(settings.lake_config, tables.values()):
             log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
@@ -242,7 +245,7 @@ class Pipeline:
             spark.readStream.format(FORMAT)
             .option("state", str(settings.state))
             .option("startingSequence", start)
-            .option("maxBatchBytes", settings.batch_bytes)
+            .option("maxBytesPerTrigger", settings.batch_bytes)
             .option("headersOnly", "true")
             .option("sharedWithGroup", str(settings.shared_with_group).lower())
             .load()
@@ -316,12 +319,6 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
-
-
-def unmatched_patterns(config: LakeConfig, tables: Collection[TablePosition]) -> list[str]:
-    """Return the patterns that apply to no table, as an earlier one matches first; none for a lake without tables."""
-    used = {config.settings_of(table.qualified_name) for table in tables}
-    return [one.pattern for one in config.tables if tables and one not in used]
 
 
 def paused_bytes(settings: Settings, outbox: OutboxReader) -> int:

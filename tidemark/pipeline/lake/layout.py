@@ -313,6 +313,17 @@ def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[st
     return {name: mask for name, mask in masks.items() if mask.any()}
 
 
+def unchanged_names(changes: pa.Table, columns: Sequence[LakeColumn]) -> pa.Array:
+    """Return for each change the names of the columns that it left unchanged; NULL for none."""
+    kind = pa.list_(pa.string())
+    masks = unchanged_masks(changes, columns)
+    if not masks:
+        return pa.nulls(changes.num_rows, kind)
+    return pa.array(
+        [[name for name, mask in masks.items() if mask[at]] or None for at in range(changes.num_rows)], kind
+    )
+
+
 def position_of(rows: pa.RecordBatch | pa.Table, index: int) -> Position:
     """Return the position of one change."""
     timeline, commit_lsn, ordinal = (rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal"))

@@ -28,31 +28,33 @@ _NONE = np.zeros(0, np.int64)
 _NOTHING = Hit(_NONE, _NONE)
 
 
-def append_rows(table: LakeTable, rows: pa.Table, key: Sequence[str], applied: Applied) -> None:
+def append_rows(table: LakeTable, rows: pa.Table, sorted_by: Sequence[str], applied: Applied) -> None:
     """Append rows whose keys the replica does not contain."""
     with table.writing(applied) as change:
-        files = keyed_files(table, key)
-        writer = FileWriter(table.uri, key, file_rows(files.rows + rows.num_rows))
+        files = keyed_files(table, sorted_by)
+        writer = FileWriter(table.uri, sorted_by, file_rows(files.rows + rows.num_rows))
         change.added += writer.write(laid_out(rows, table.schema))
 
 
-def merge_rows(table: LakeTable, compacted: Compacted, key: Sequence[str], applied: Applied) -> None:
-    """Put and remove the rows of `compacted`."""
+def merge_rows(
+    table: LakeTable, compacted: Compacted, key: Sequence[str], applied: Applied, sorted_by: Sequence[str] = ()
+) -> None:
+    """Put and remove the rows of `compacted`; its files are sorted by other columns than the key if they are given."""
     with table.writing(applied) as change:
         files = keyed_files(table, key)
-        _write(table, files, plan_by_key(files, compacted, table.schema), change)
+        _write(table, files, plan_by_key(files, compacted, table.schema), change, sorted_by or key)
 
 
 def merge_whole_rows(table: LakeTable, net: NetRows, columns: Sequence[str], applied: Applied) -> None:
     """Apply the net changes of a table without a key; `columns` are those by which its files are sorted."""
     with table.writing(applied) as change:
         files = keyed_files(table, columns)
-        _write(table, files, plan_by_row(files, net, table.schema), change)
+        _write(table, files, plan_by_row(files, net, table.schema), change, columns)
 
 
-def _write(table: LakeTable, files: KeyedFiles, plan: MergePlan, change: FileChange) -> None:
+def _write(table: LakeTable, files: KeyedFiles, plan: MergePlan, change: FileChange, sorted_by: Sequence[str]) -> None:
     merge = _Merge(files, plan)
-    writer = FileWriter(table.uri, files.key, merge.rows_max)
+    writer = FileWriter(table.uri, sorted_by, merge.rows_max)
     for added in merge.rewritten(writer):
         change.added += added
     change.removed += [files.files[file].removal(data_change=True) for file in merge.hits]

@@ -19,7 +19,7 @@ from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
-from tidemark.pipeline.lake.layout import Shapes, lake_columns, source_fields, table_comment, unchanged_masks
+from tidemark.pipeline.lake.layout import Shapes, lake_columns, source_fields, table_comment, unchanged_names
 from tidemark.pipeline.sinks.logshape import META, OLD, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
@@ -123,7 +123,7 @@ def log_rows(step: Rows) -> pa.Table:
     columns = lake_columns(step.relation)
     meta = {name: changes.column(name) for name in META.names if name in changes.schema.names}
     meta["_seq"] = pa.array(step.sequences)
-    meta[UNCHANGED] = _unchanged_names(step)
+    meta[UNCHANGED] = unchanged_names(changes, columns)
     new = changes.column(AFTER).combine_chunks().flatten()
     arrays = [*(meta[name] for name in META.names), *(new[column.index] for column in columns)]
     if columns:
@@ -132,11 +132,3 @@ def log_rows(step: Rows) -> pa.Table:
         fields = list(schema.field(OLD).type)
         arrays.append(pa.StructArray.from_arrays([old[c.index] for c in columns], fields=fields, mask=before.is_null()))
     return pa.table(arrays, schema=schema)
-
-
-def _unchanged_names(step: Rows) -> pa.Array:
-    masks = unchanged_masks(step.changes, lake_columns(step.relation))
-    if not masks:
-        return pa.nulls(step.changes.num_rows, META.field(UNCHANGED).type)
-    names = [[name for name, mask in masks.items() if mask[at]] or None for at in range(step.changes.num_rows)]
-    return pa.array(names, META.field(UNCHANGED).type)

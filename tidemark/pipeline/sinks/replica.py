@@ -79,12 +79,14 @@ class Replica:
         present: Relation | None = None,
         open_table: OpenTable = LakeTable,
         rows_max: int = MERGE_ROWS,
+        cluster: Sequence[str] = (),
     ) -> None:
         """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
 
-        One merge has at most `rows_max` rows, or those of one item.
+        One merge has at most `rows_max` rows, or those of one item. Files are sorted by the source's columns `cluster`,
+        then by key.
         """
-        self._rows_max = rows_max
+        self._rows_max, self._cluster = rows_max, cluster
         self._open_table = open_table
         self.uri = uri
         self.app = app
@@ -113,13 +115,13 @@ class Replica:
     def maintain(self, table: LakeTable, keep_hours: int) -> None:
         """Combine files of the table that `apply` returned, and delete files that are unused for `keep_hours`."""
         if self._identity is not None and table.uri == self.uri and table.exists:
-            recluster(table, self._identity.columns)
+            recluster(table, self._identity.sorted_by)
             table.forget_files(keep_hours, orphans=True)
         else:
             table.compact(keep_hours)
 
     def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
-        self._identity = row_identity(step.relation)
+        self._identity = row_identity(step.relation, self._cluster)
         is_keyed = self._identity is not None
         if not is_keyed and not table.exists:
             table = self._unkeyed()
@@ -182,9 +184,9 @@ class Replica:
             key = identity.columns
             compacted = compact(step.changes, lake_columns(step.relation), key, partial(rows_of, table, key))
             if compacted.only_new:
-                append_rows(table, compacted.puts, key, applied)
+                append_rows(table, compacted.puts, identity.sorted_by, applied)
             else:
-                merge_rows(table, compacted, key, applied)
+                merge_rows(table, compacted, key, applied, identity.sorted_by)
         elif only_adds(step.changes):
             table.append(new_rows(step), applied)
         else:

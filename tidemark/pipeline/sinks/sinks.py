@@ -313,6 +313,7 @@ class Lake:
             present=present,
             open_table=open_table,
             rows_max=settings.merge_rows,
+            cluster=settings.cluster,
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:

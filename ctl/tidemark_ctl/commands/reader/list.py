@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark_ctl.options import json_option, state_option
 from tidemark_ctl.views.render import show
 
@@ -15,11 +17,23 @@ from tidemark_ctl.views.render import show
 @json_option
 def list_readers(state: Path, *, as_json: bool) -> None:
     """Show every reader: the sequence that it has confirmed, the one that it may return to, and its lag."""
+    now_us = SystemClock().wall_us()
     with StateStore.open(StateFolder(state), read_only=True) as store:
         view = store.view()
+        since_us = {name: store.waiting_since_us(known.applied) for name, known in view.readers.items()}
     head = view.ledger.head
     tree = {
-        name: {"held": known.applied, "replayable": known.replayable, "behind": head - known.applied}
+        name: {
+            "held": known.applied,
+            "replayable": known.replayable,
+            "behind": head - known.applied,
+            "lag_s": _seconds(now_us, since_us[name]),
+        }
         for name, known in view.readers.items()
     }
     show({"readers": tree, "damaged": sorted(view.damaged_readers)}, as_json=as_json)
+
+
+def _seconds(now_us: int, since_us: int | None) -> float:
+    """Return the age of the oldest transaction that a reader has not confirmed; 0 if it has confirmed all."""
+    return 0.0 if since_us is None else round(max(now_us - since_us, 0) / USECS_PER_SECOND, 1)

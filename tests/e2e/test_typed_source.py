@@ -1,0 +1,97 @@
+"""The format `tidemark` with a table, on the Spark of all tests: types, a stream with a reader, its end at DDL."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.forged import groups
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.workloads.feeder import feed, make_state
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.pipeline.driver.runner import register_source
+
+ROWS = 5_000
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def state(tmp_path: Path, spark: SparkSession) -> Path:
+    """Return a state with two groups of inserts."""
+    register_source(spark)
+    make_state(tmp_path / "state")
+    feed(tmp_path / "state", [groups.group(lsn, [groups.batch(lsn, range(ROWS))]) for lsn in (100, 200)])
+    return tmp_path / "state"
+
+
+def drain(
+    spark: SparkSession, state: Path, checkpoint: Path, each: Callable[[DataFrame, int], None], **options: str
+) -> None:
+    """Run a query until the present end of the outbox."""
+    reader = spark.readStream.format("tidemark").options(state=str(state), table="account", reader="query", **options)
+    writer = reader.load().writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    query = writer.foreachBatch(each).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+@pytest.mark.feature("L03")
+def test_a_batch_query_has_the_types_of_the_table(spark: SparkSession, state: Path) -> None:
+    rows = spark.read.format("tidemark").options(state=str(state), table="account").load()
+    assert rows.dtypes[:4] == [("id", "bigint"), ("note", "string"), ("_op", "string"), ("_seq", "bigint")]
+    assert rows.filter("id < 10 and _lsn = 192").count() == 10
+    (first,) = rows.orderBy("_seq", "_ordinal").limit(1).collect()
+    assert (first.id, first.note, first["_op"]) == (0, "x", "i")
+    assert first["_commit_time"].replace(tzinfo=UTC) == datetime(1970, 1, 1, microsecond=100, tzinfo=UTC)
+    nested = spark.read.format("tidemark").options(state=str(state), table="account", columns="before_after").load()
+    assert nested.select("_after.note").distinct().collect() == [("x",)]
+
+
+def test_a_stream_ends_at_other_columns_and_continues_with_them(
+    spark: SparkSession, state: Path, tmp_path: Path
+) -> None:
+    counts: list[tuple[list[str], int]] = []
+
+    def each(rows: DataFrame, _batch_id: int) -> None:
+        counts.append((rows.columns[:3], rows.count()))
+
+    drain(spark, state, tmp_path / "checkpoint", each)
+    assert counts == [(["id", "note", "_op"], 2 * ROWS)]
+    assert b"query" in succeeded(cdcctl("reader", "list", "--state", state)).out
+    feed(
+        state,
+        [
+            groups.insert(250, groups.text_relation("note"), "a"),
+            groups.insert(300, groups.text_relation("note", "tag"), "b", "c"),
+        ],
+    )
+    query = spark.readStream.format("tidemark").options(state=str(state), table="account", reader="query")
+    assert query.load().columns[:3] == ["id", "note", "tag"]
+    with pytest.raises(StreamingQueryException, match="checkpoint is of a query with other columns"):
+        drain(spark, state, tmp_path / "checkpoint", each)
+    drain(spark, state, tmp_path / "checkpoint", each, schemaEvolution="restart")
+    assert counts[1:] == [(["id", "note", "tag"], 2)]
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        reader = outbox.registered("query")
+        assert reader is not None
+        assert reader.applied > 2 * len(counts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"table": "missing"}, "table 'missing' is not in the outbox"),
+        ({"table": "account", "columns": "all"}, "option columns: 'all' is invalid"),
+    ],
+)
+def test_an_error_of_an_option_names_it(
+    spark: SparkSession, state: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        spark.read.format("tidemark").options(state=str(state), **options).load()

@@ -1,0 +1,368 @@
+"""Typed rows of a table from a real outbox, read as Spark reads them, without Spark."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from tests.support.forged import groups
+from tests.support.lakes.scripted_table import DATABASE
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.decode.render.debezium import DebeziumLines
+from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.model.errors import ConfigError, TidemarkError
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.lake.layout import UnfitRows, lake_columns
+from tidemark.pipeline.source.format import OutboxSource
+from tidemark.pipeline.source.offsets import Offset
+from tidemark.pipeline.source.query_table import SchemaChanged, TablesDiffer, UnknownTable
+from tidemark.pipeline.source.stream import OutboxStreamReader
+
+GROUPS = 120
+ALL = ReadAllAvailable()
+TABLE = "public.table 0"
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rows") / "state"
+    make_state(root)
+    feed(root, RandomTables(5).groups(GROUPS))
+    return root
+
+
+def made(tmp_path: Path, changes: Sequence[ChangeGroup]) -> Path:
+    make_state(tmp_path / "state")
+    feed(tmp_path / "state", changes)
+    return tmp_path / "state"
+
+
+def source_of(state: Path, table: str | None = TABLE, **options: str) -> OutboxSource:
+    return OutboxSource({"state": str(state), "reader": "query", **({"table": table} if table else {}), **options})
+
+
+def stream_of(state: Path, table: str | None = TABLE, **options: str) -> OutboxStreamReader:
+    source = source_of(state, table, **options)
+    return source.streamReader(source.schema())
+
+
+def read(reader: OutboxStreamReader, start: Offset, end: Offset) -> list[dict[str, object]]:
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def read_all(state: Path, table: str = TABLE, **options: str) -> list[dict[str, object]]:
+    source = source_of(state, table, **options)
+    reader = source.reader(source.schema())
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def stored(state: Path) -> Iterator[tuple[int, ChangeBatch]]:
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        for value in outbox.read(outbox.ledger().trimmed, outbox.head()):
+            if value.header.kind.name == "BATCH":
+                item = value.item()
+                assert isinstance(item, ChangeBatch)
+                yield value.header.sequence, item
+
+
+def confirmed(state: Path) -> tuple[int, int]:
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        reader = outbox.registered("query")
+    assert reader is not None
+    return reader.applied, reader.replayable
+
+
+@pytest.mark.parametrize("columns", ["after", "before_after"])
+def test_rows_have_the_columns_and_values_of_the_table(state: Path, columns: str) -> None:
+    expected = []
+    newest = [batch.relation for _, batch in stored(state) if batch.relation.qualified_name == TABLE][-1]
+    numbers = {column.number: column.name for column in lake_columns(newest)}
+    for sequence, batch in stored(state):
+        if batch.relation.oid != newest.oid:
+            continue
+        index_of = {column.number: column.index for column in lake_columns(batch.relation)}
+        origins = {name: index_of.get(number) for number, name in numbers.items()}
+        for row in batch.rows.to_pylist():
+            values = [side and list(side.values()) for side in (row.pop("_before"), row.pop("_after"))]
+            sides = [
+                side and {name: None if at is None else side[at] for name, at in origins.items()} for side in values
+            ]
+            row["_seq"] = sequence
+            del row["_unchanged"]
+            if columns == "after":
+                expected.append(row | (sides[1] or sides[0]))
+            else:
+                expected.append(row | {"_before": sides[0], "_after": sides[1]})
+    found = read_all(state, columns=columns)
+    truncations = [row for row in found if row["_op"] == "t"]
+    rows = [row for row in found if row["_op"] != "t"]
+    assert len(rows) == len(expected) > 100
+    for row, wanted in zip(rows, expected, strict=True):
+        assert {name: row[name] for name in wanted} == wanted
+    assert all(row["_commit_time"] is None for row in truncations)
+    assert {row["_op"] for row in rows} >= {"i", "u", "d"}
+
+
+def test_the_envelope_is_that_of_the_renderer(state: Path) -> None:
+    lines = DebeziumLines({DATABASE: "shop"}, version="x", now_ns=lambda: 0)
+    expected = []
+    for _, batch in stored(state):
+        if batch.relation.qualified_name != TABLE:
+            continue
+        group = groups.group(100, [batch])
+        text = b"".join(map(bytes, lines.lines(group))).replace(b'"ts_ns":0000', b'"ts_ns":0')  # of the time 0
+        expected += list(map(json.loads, text.splitlines()))
+    events = [event for event in expected if event.get("op") in set("cudr")]
+    found = [row for row in read_all(state, columns="debezium") if row["op"] != "t"]
+    assert [row["op"] for row in found] == [event["op"] for event in events]
+    assert {"c", "u", "d"} <= {row["op"] for row in found}
+    for row, event in zip(found, events, strict=True):
+        source = row["source"]
+        assert isinstance(source, dict)
+        assert (source["txId"], source["lsn"], source["ts_ms"]) == tuple(
+            event["source"][name] for name in ("txId", "lsn", "ts_ms")
+        )
+        for side in ("before", "after"):
+            assert (row[side] is None) == (event[side] is None)
+            ours, theirs = row[side], event[side]
+            if isinstance(ours, dict):
+                assert all(ours[name] == theirs[name] for name in ("id",) if theirs[name] is not None)
+
+
+def test_a_range_of_the_stream_has_the_same_rows_each_time(state: Path) -> None:
+    reader = stream_of(state, startingPosition="earliest")
+    at, rows = reader.initialOffset(), []
+    while (end := reader.latestOffset(at, ReadMaxBytes(30_000))) != at:
+        part = read(reader, at, end)
+        assert part == read(stream_of(state), at, end)
+        rows += part
+        at = end
+    assert rows == read_all(state)
+
+
+def test_raw_values_are_those_of_the_table_alone(state: Path) -> None:
+    source = source_of(state, columns="raw")
+    reader = source.reader(source.schema())
+    found = [
+        row["sequence"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()
+    ]
+    rows = {sequence for sequence, batch in stored(state) if batch.relation.qualified_name == TABLE}
+    assert rows <= set(found)
+    assert not {sequence for sequence, batch in stored(state) if batch.relation.qualified_name != TABLE} & set(found)
+
+
+def test_a_query_confirms_what_it_has_completed_also_in_silence(tmp_path: Path) -> None:
+    state = made(
+        tmp_path,
+        [groups.insert(100, groups.text_relation("note"), "a"), groups.insert(200, groups.text_relation("note"), "b")],
+    )
+    reader = stream_of(state, "account")
+    start = reader.initialOffset()
+    assert confirmed(state) == (0, 0)
+    end = reader.latestOffset(start, ALL)
+    assert confirmed(state) == (0, 0), "planned, not completed"
+    assert reader.latestOffset(end, ALL) == end
+    assert confirmed(state) == (4, 0), "applied, but Spark may request it again"
+    reader.commit(end)
+    assert confirmed(state) == (4, 4)
+
+
+def test_a_query_without_a_checkpoint_continues_where_its_reader_is(tmp_path: Path) -> None:
+    state = made(
+        tmp_path,
+        [groups.insert(100, groups.text_relation("note"), "a"), groups.insert(200, groups.text_relation("note"), "b")],
+    )
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        outbox.register("query")
+        outbox.confirm("query", OutboxSequence(2), OutboxSequence(2))
+    reader = stream_of(state, "account", startingPosition="earliest")
+    (row,) = read(reader, reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ALL))
+    assert row["note"] == "b"
+
+
+def test_the_list_of_readers_shows_the_age_of_the_oldest_commit_that_a_query_lacks(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    reader = stream_of(state, "account")
+    start = reader.initialOffset()
+
+    def listed() -> dict[str, float]:
+        found: dict[str, float] = json.loads(succeeded(cdcctl("reader", "list", "--json", "--state", state)).out)[
+            "readers"
+        ]["query"]
+        return found
+
+    age_s = time.time() - 100e-6  # the time of the commit
+    assert listed()["lag_s"] == pytest.approx(age_s, rel=0.01)
+    end = reader.latestOffset(start, ALL)
+    reader.latestOffset(end, ALL)
+    assert (listed()["behind"], listed()["lag_s"]) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("position", "after"),
+    [
+        ("earliest", 0),
+        ("latest", 6),
+        ("0/C8", 2),  # the group of LSN 200
+        ("0/C9", 4),
+        ("0/FFFF", 6),
+        ("1970-01-01T00:00:00.000200Z", 2),
+        ("1970-01-01T00:00:00.000300Z", 4),
+    ],
+)
+def test_a_new_reader_starts_where_the_option_says(tmp_path: Path, position: str, after: int) -> None:
+    state = made(tmp_path, [groups.insert(lsn, groups.text_relation("note"), "a") for lsn in (100, 200, 300)])
+    assert stream_of(state, "account", startingPosition=position).initialOffset()["sequence"] == after
+    assert confirmed(state) == (after, after)
+
+
+@pytest.mark.parametrize("position", ["0/C8", "1970-01-01T00:00:00.000200Z"])
+def test_a_position_whose_range_may_be_trimmed_is_refused(tmp_path: Path, position: str) -> None:
+    state = made(tmp_path, [groups.insert(lsn, groups.text_relation("note"), "a") for lsn in (100, 200)])
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        outbox.register("other")
+        outbox.confirm("other", OutboxSequence(2), OutboxSequence(2))
+    feed(state, [groups.insert(300, groups.text_relation("note"), "a")])
+    with pytest.raises(OutboxTrimmed, match=f"all since {position} is unknown"):
+        stream_of(state, "account", startingPosition=position).initialOffset()
+
+
+@pytest.mark.parametrize("evolution", ["fail", "restart"])
+def test_a_query_ends_before_the_first_group_with_other_columns(tmp_path: Path, evolution: str) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    reader = stream_of(state, "account", schemaEvolution=evolution)
+    start = reader.initialOffset()
+    feed(
+        state,
+        [
+            groups.insert(200, groups.text_relation("note"), "b"),
+            groups.insert(300, groups.text_relation("note", "tag"), "c", "new"),
+        ],
+    )
+    end = reader.latestOffset(start, ALL)
+    assert [row["note"] for row in read(reader, start, end)] == ["a", "b"]
+    with pytest.raises(SchemaChanged, match=r"public\.account: tag is new"):
+        reader.latestOffset(end, ALL)
+    again = stream_of(state, "account", schemaEvolution=evolution)
+    if evolution == "fail":
+        with pytest.raises(SchemaChanged, match="checkpoint is of a query with other columns"):
+            again.latestOffset(end, ALL)
+        with pytest.raises(SchemaChanged, match="checkpoint is of a query with other columns"):
+            again.partitions(start, end)
+        return
+    last = again.latestOffset(end, ALL)
+    (row,) = read(again, end, last)
+    assert (row["note"], row["tag"]) == ("c", "new")
+    assert [row["tag"] for row in read(again, start, end)] == [None, None]
+
+
+def test_a_query_that_ignores_new_columns_keeps_its_own(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note", "tag"), "a", "b")])
+    reader = stream_of(state, "account", schemaEvolution="ignore")
+    start = reader.initialOffset()
+    feed(state, [groups.insert(200, groups.text_relation("note"), "c")])
+    rows = read(reader, start, reader.latestOffset(start, ALL))
+    assert [(row["note"], row["tag"]) for row in rows] == [("a", "b"), ("c", None)]
+
+
+def test_a_value_that_does_not_fit_its_column_is_an_error_that_names_it(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    reader = stream_of(state, "account", schemaEvolution="ignore")
+    start = reader.initialOffset()
+    retyped = groups.text_relation("note")
+    columns = (replace(retyped.columns[1], number=1, name="id"), retyped.columns[1])
+    batch = groups.batch(200, [1]).rows
+    shape = pa.struct([("id", pa.string()), ("note", pa.string())])
+    after = pa.array([{"id": "not a number", "note": "b"}], shape)
+    rows = pa.RecordBatch.from_arrays([*batch.columns[:-2], pa.nulls(1, shape), after], names=batch.schema.names)
+    feed(state, [groups.group(200, [ChangeBatch(groups.DATABASE, replace(retyped, columns=columns), rows)])])
+    with pytest.raises(UnfitRows, match="column id: string does not become int64"):
+        read(reader, start, reader.latestOffset(start, ALL))
+
+
+def test_a_query_reads_the_columns_that_it_chose(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    source = source_of(state, "account")
+    chosen = StructType([source.schema()[name] for name in ("_lsn", "note")])
+    reader = source_of(state, "account").streamReader(chosen)
+    start = reader.initialOffset()
+    feed(state, [groups.insert(200, groups.text_relation("note", "tag"), "b", "c")])
+    rows = read(reader, start, reader.latestOffset(start, ALL))
+    assert rows == [{"_lsn": 92, "note": "a"}, {"_lsn": 192, "note": "b"}], (
+        "a column that it did not choose is none of its"
+    )
+
+
+def test_rows_of_several_tables_name_their_table(tmp_path: Path) -> None:
+    one, two = groups.text_relation("note", name="a1"), groups.text_relation("note", oid=16400, name="a2")
+    state = made(tmp_path, [groups.insert(100, one, "x"), groups.insert(200, two, "y")])
+    assert [(row["_table"], row["note"]) for row in read_all(state, "a*")] == [("public.a1", "x"), ("public.a2", "y")]
+
+
+def test_a_renamed_table_and_column_keep_their_earlier_rows(tmp_path: Path) -> None:
+    state = made(
+        tmp_path,
+        [
+            groups.insert(100, groups.text_relation("note"), "x"),
+            groups.insert(200, groups.text_relation("text", name="renamed"), "y"),
+        ],
+    )
+    assert [row["text"] for row in read_all(state, "renamed")] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "error", "message"),
+    [
+        ("missing", {}, UnknownTable, "table 'missing' is not in the outbox"),
+        ("a*", {}, TablesDiffer, "the columns of public.a1 differ from those of public.a2: more is new"),
+        ("a1", {"columns": "none"}, ConfigError, "option columns: 'none' is invalid"),
+        ("a1", {"schemaEvolution": "none"}, ConfigError, "option schemaEvolution: 'none' is invalid"),
+        ("a1", {"startingPosition": "yesterday"}, ConfigError, "neither an LSN nor a time: 'yesterday'"),
+        ("a1", {"startingPosition": "2026-01-01"}, ConfigError, "has no time zone"),
+        ("a1", {"maxBytesPerTrigger": "0"}, ConfigError, "option maxBytesPerTrigger: '0' is invalid"),
+        ("a1", {"reader": "a/b"}, ConfigError, "reader: 'a/b' is no name"),
+        (None, {"columns": "after"}, ConfigError, "need the option table"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(
+    tmp_path: Path, table: str | None, options: dict[str, str], error: type[TidemarkError], message: str
+) -> None:
+    one, two = groups.text_relation("note", "more", name="a1"), groups.text_relation("note", oid=16400, name="a2")
+    state = made(tmp_path, [groups.insert(100, one, "x", "z"), groups.insert(200, two, "y")])
+    with pytest.raises(error, match=message) as caught:
+        source_of(state, table, **options).schema()
+    assert caught.value.hint or table is None
+
+
+def test_a_stream_of_a_table_without_a_reader_is_refused(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "x")])
+    source = OutboxSource({"state": str(state), "table": "account"})
+    with pytest.raises(ConfigError, match="requires the option reader"):
+        source.streamReader(source.schema())
+
+
+def test_a_chosen_column_of_another_type_is_refused(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "x")])
+    chosen = StructType([StructField("id", IntegerType())])
+    with pytest.raises(ConfigError, match="column id of table 'account' is bigint, but the query wants int"):
+        source_of(state, "account").streamReader(chosen)
+
+
+def test_a_table_in_two_databases_is_refused(tmp_path: Path) -> None:
+    first = groups.insert(100, groups.text_relation("note"), "x")
+    (item,) = first.items
+    assert isinstance(item, ChangeBatch)
+    second = groups.group(200, [replace(item, database=Oid(5))])
+    with pytest.raises(UnknownTable, match="exists in the databases 16384, 5"):
+        source_of(made(tmp_path, [first, second]), "account").schema()

@@ -1,0 +1,216 @@
+"""What a handler gets, by handler and serializer: one table; what remains after an error; records of JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.forged.groups import DATABASE, group
+from tests.support.processes.json_lines import lines_in
+from tests.support.samples.changed_rows import SampleRow, batch_of, bound, columns_of, customers, with_full_identity
+from tidemark import (
+    Batch,
+    Change,
+    DebeziumJson,
+    Drop,
+    FlatJson,
+    Flatten,
+    Mask,
+    Rename,
+    Route,
+    SerializedBatch,
+    SerializedChange,
+    SerializedRecord,
+    Serializer,
+    SerializerFailed,
+)
+from tidemark.decode.render.debezium import DebeziumLines
+from tidemark.embedding.pending_batch import PendingBatch, Processing, Unit
+from tidemark.io.host.clock import SystemClock
+from tidemark.model.change import ChangeBatch
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Align, TypeDescription, TypeKind
+
+NOW_NS = 1_700_000_000_123_456_789
+ANN = {"id": 1, "name": "Ann", "email": "ann@x.org"}
+ROWS: list[SampleRow] = [
+    ("i", None, ANN),
+    ("u", ANN, {**ANN, "name": "Bea"}),
+    ("u", ANN, {**ANN, "id": 2}),
+    ("d", {"id": 2, "name": "Bea", "email": None}, None),
+    ("c", None, {"id": 3}),
+]
+TABLE = with_full_identity(customers("id", "name", "email"))
+
+
+def loaded(records: Sequence[SerializedRecord]) -> list[tuple[object, object]]:
+    return [tuple(None if text is None else json.loads(text) for text in record[:2]) for record in records]  # type: ignore[misc]
+
+
+def handled(*, takes_changes: bool, serializer: Serializer | None) -> list[Unit]:
+    units: list[Unit] = []
+    PendingBatch(batch_of(*ROWS, of=TABLE), None, Processing(takes_changes, serializer, SystemClock())).handle(
+        units.append
+    )
+    return units
+
+
+@pytest.mark.feature("A13")
+@pytest.mark.parametrize(
+    ("takes_changes", "serializer", "kind", "count"),
+    [
+        (False, None, Batch, 1),
+        (False, DebeziumJson(), SerializedBatch, 1),
+        (True, None, Change, 5),
+        (True, DebeziumJson(), SerializedChange, 8),  # two tombstones, and the create of the new key
+    ],
+)
+def test_a_handler_gets_what_handler_and_serializer_choose(
+    takes_changes: bool,  # noqa: FBT001 - of the table
+    serializer: Serializer | None,
+    kind: type,
+    count: int,
+) -> None:
+    units = handled(takes_changes=takes_changes, serializer=serializer)
+    assert [type(unit) for unit in units] == [kind] * count
+
+
+def test_after_an_error_the_handler_gets_the_unit_that_failed_and_no_earlier_one() -> None:
+    seen: list[Unit] = []
+    errors = [OSError("one"), OSError("two")]
+
+    def handle(unit: Unit) -> None:
+        seen.append(unit)
+        if len(seen) >= 3 and errors:
+            raise errors.pop()
+
+    pending = PendingBatch(batch_of(*ROWS, of=TABLE), None, Processing(True, None, SystemClock()))
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"one|two"):
+            pending.handle(handle)
+    pending.handle(handle)
+    assert seen[2] is seen[3] is seen[4]
+    assert [unit.position.ordinal for unit in seen] == [1, 2, 3, 3, 3, 4, 5]
+
+
+def test_a_serializer_that_fails_once_loses_nothing() -> None:
+    class FailingOnce(Serializer):
+        failures = 1
+
+        def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
+            if self.failures:
+                self.failures = 0
+                raise OSError("away")
+            return FlatJson().records(batch, now_ns)
+
+    units: list[Unit] = []
+    pending = PendingBatch(batch_of(*ROWS, of=TABLE), None, Processing(False, FailingOnce(), SystemClock()))
+    with pytest.raises(OSError, match="away"):
+        pending.handle(units.append)
+    pending.handle(units.append)
+    assert len(units) == 1
+
+
+@pytest.mark.feature("A14")
+@pytest.mark.feature("P14")
+def test_values_have_the_bytes_of_the_lines_that_cdcctl_prints() -> None:
+    batch = batch_of(*ROWS, of=TABLE)
+    lines = DebeziumLines({DATABASE: "shop"}, version=DebeziumJson()._version, now_ns=lambda: NOW_NS)  # noqa: SLF001
+    printed = lines_in(lines.lines(group(4096, [ChangeBatch(DATABASE, TABLE, batch.arrow)])))
+    records = DebeziumJson(tombstones=False).records(batch, NOW_NS)
+    assert [record.value for record in records] == [bytes(line).rstrip(b"\n") for line in printed]
+
+
+@pytest.mark.feature("P14")
+def test_debezium_records_have_keys_and_tombstones() -> None:
+    found = loaded(DebeziumJson(name="shop").records(batch_of(*ROWS, of=TABLE), NOW_NS))
+    shown = [(key, value if value is None else (value["op"], value["before"], value["after"])) for key, value in found]  # type: ignore[index]
+    assert shown == [
+        ({"id": 1}, ("c", None, ANN)),
+        ({"id": 1}, ("u", ANN, {**ANN, "name": "Bea"})),
+        ({"id": 1}, ("d", ANN, None)),
+        ({"id": 1}, None),
+        ({"id": 2}, ("c", None, {**ANN, "id": 2})),
+        ({"id": 2}, ("d", ROWS[3][1], None)),
+        ({"id": 2}, None),
+        ({"id": 3}, ("r", None, {"id": 3, "name": None, "email": None})),
+    ]
+    assert found[0][1]["source"]["name"] == "shop"  # type: ignore[index]
+
+
+@pytest.mark.feature("P14")
+def test_flat_records_have_the_row_alone() -> None:
+    records = FlatJson().records(batch_of(*ROWS, of=TABLE), NOW_NS)
+    assert loaded(records)[:2] == [
+        ({"id": 1}, {**ANN, "__op": "i", "__deleted": False}),
+        ({"id": 1}, {**ANN, "name": "Bea", "__op": "u", "__deleted": False}),
+    ]
+    assert loaded(records)[3:5] == [
+        ({"id": 2}, {"id": 2, "name": "Bea", "email": None, "__op": "d", "__deleted": True}),
+        ({"id": 2}, None),
+    ]
+    assert [record.row for record in records] == [0, 1, 2, 3, 3, 4]
+
+
+def test_a_table_without_a_key_has_records_without_keys_and_tombstones() -> None:
+    keyless = replace(TABLE, primary_key=(), identity_columns=())
+    for serializer in (DebeziumJson(), FlatJson()):
+        assert {record.key for record in serializer.records(batch_of(*ROWS, of=keyless), NOW_NS)} == {None}
+        assert all(record.value for record in serializer.records(batch_of(*ROWS, of=keyless), NOW_NS))
+
+
+@pytest.mark.feature("P14")
+@pytest.mark.parametrize("serializer", [DebeziumJson(tombstones=False), FlatJson(tombstones=False)])
+def test_records_show_the_columns_and_the_name_after_transforms(serializer: Serializer) -> None:
+    plan = bound(
+        Rename("customers.id", "number"),
+        Mask("customers.email", constant="-"),
+        Drop("customers.name"),
+        Route("sales.clients"),
+        to=TABLE,
+    )
+    (batch,) = plan.apply(batch_of(ROWS[0], of=TABLE))
+    ((key, value),) = loaded(serializer.records(batch, NOW_NS))
+    assert key == {"number": 1}
+    assert isinstance(value, dict)
+    if "source" in value:
+        assert (value["source"]["schema"], value["source"]["table"]) == ("sales", "clients")
+        value = value["after"]
+    assert {name: value[name] for name in value if not name.startswith("__")} == {"number": 1, "email": "-"}
+
+
+def test_a_masked_value_has_the_form_of_its_new_type() -> None:
+    interval = TypeDescription(Oid(1186), "pg_catalog", "interval", "interval", TypeKind.BASE, 16, False, Align.DOUBLE)
+    number, _, waited = TABLE.columns
+    table = replace(TABLE, columns=(number, replace(waited, name="waited", number=2, type=interval)))
+    (batch,) = bound(Mask("customers.waited", constant="hidden"), to=table).apply(
+        batch_of(("i", None, {"id": 1, "waited": "01:00:00"}), of=table)
+    )
+    ((_, value),) = loaded(DebeziumJson().records(batch, NOW_NS))
+    assert value["after"] == {"id": 1, "waited": "hidden"}  # type: ignore[index]
+
+
+def test_flat_rows_and_other_results_are_refused() -> None:
+    (flat,) = bound(Flatten(), to=TABLE).apply(batch_of(*ROWS, of=TABLE))
+    with pytest.raises(SerializerFailed, match=r"the rows of public\.customers are flat: leave out Flatten"):
+        DebeziumJson().records(flat, NOW_NS)
+
+    class ReturnsNothing(Serializer):
+        def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
+            del batch, now_ns
+            return None  # type: ignore[return-value]
+
+    with pytest.raises(SerializerFailed, match=r"ReturnsNothing returned NoneType for public\.customers"):
+        ReturnsNothing().serialized(flat, NOW_NS)
+
+
+def test_no_rows_and_all_types_are_serialized() -> None:
+    everything = customers()
+    whole = {field.name: None for field in columns_of(everything)}
+    assert loaded(FlatJson().records(batch_of(("i", None, {"id": 1}), of=everything), 0))[0][1] == {
+        **whole,
+        "id": 1,
+        "__op": "i",
+        "__deleted": False,
+    }

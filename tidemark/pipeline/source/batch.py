@@ -1,0 +1,43 @@
+"""A batch query over the present contents of the outbox; it registers no reader."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.model.position import Sequence
+from tidemark.pipeline.source.contents import Contents
+from tidemark.pipeline.source.offsets import OutboxReplaced
+from tidemark.pipeline.source.opened_outbox import open_once
+from tidemark.pipeline.source.options import SourceOptions
+from tidemark.pipeline.source.outbox_range import OutboxRange, divide
+
+
+class OutboxBatchReader(DataSourceReader):
+    """Reads all that the outbox contains when the query is planned, from its starting position on."""
+
+    def __init__(self, options: SourceOptions, contents: Contents) -> None:
+        self._options = options
+        self._contents = contents
+
+    def partitions(self) -> list[InputPartition]:
+        """Divide the contents into partitions: an empty one if there is none."""
+        outbox = self._outbox()
+        after, upto = self._options.start.find(outbox), outbox.head()
+        headers = outbox.headers(after, upto)
+        found = divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
+        return found or [OutboxRange(outbox.outbox_id, upto, upto)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the contents of a partition; raise `OutboxTrimmed` if they were trimmed since."""
+        assert isinstance(partition, OutboxRange), partition
+        outbox = self._outbox()
+        if partition.outbox != outbox.outbox_id:
+            raise OutboxReplaced(
+                f"the query is of outbox {partition.outbox}, but the state folder has {outbox.outbox_id}"
+            )
+        yield from self._contents.read(outbox, Sequence(partition.after), Sequence(partition.upto))
+
+    def _outbox(self) -> OutboxReader:
+        return open_once(self._options.folder())

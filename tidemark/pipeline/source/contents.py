@@ -1,0 +1,31 @@
+"""What a query reads from a range of the outbox: values as bytes, their headers, or the rows of a table."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.model.position import Sequence
+from tidemark.wire.values import ValueHeader
+
+
+class Contents(Protocol):
+    """One kind of contents. Spark pickles it: it has no handle."""
+
+    @property
+    def columns_id(self) -> str:
+        """Return what identifies the columns of the query in its offsets; "" if they never change."""
+
+    @property
+    def is_undivided(self) -> bool:
+        """Return whether a range is one partition."""
+
+    def wants(self, outbox: OutboxReader, header: ValueHeader) -> bool:
+        """Return whether the query reads the value with this header."""
+
+    def misfit(self, outbox: OutboxReader, header: ValueHeader) -> str | None:
+        """Return how the columns of a value differ from those of the query; None if the query can read it."""
+
+    def read(self, outbox: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
+        """Yield the contents of (after, upto]."""

@@ -1,0 +1,135 @@
+"""The table that a query names: its relations in the state, its columns, and the versions that fit them.
+
+A relation belongs to the table by its newest name, as a partition of such a relation, or, if it came later, by its own
+name: rows from before a rename, and of a table that was created again, are rows of the table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidemark.engine.selection import matches
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.lsn import Oid
+from tidemark.model.mapping import TypeMapping
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.layout import lake_columns, shape_of
+from tidemark.wire.relations import SchemaVersion
+
+RelationKey = tuple[Oid, Oid]
+"""A relation by the OIDs of its database and its own."""
+SchemaVersions = Mapping[SchemaVersion, tuple[Oid, Relation]]
+
+
+class UnknownTable(ConfigError):
+    """The state contains no relation with the name."""
+
+
+class TablesDiffer(ConfigError):
+    """Several tables match, and their columns are not the same."""
+
+    hint = "name one table, or read all tables as values: leave out the option table (docs/spark.md)"
+
+
+class SchemaChanged(StateError):
+    """The table has other columns than the query."""
+
+    hint = "start the query again: with schemaEvolution=restart it then has the new columns"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryColumn:
+    """A column of the query; `number` is its pg_attribute.attnum in the relation `QueryTable.described_by`."""
+
+    name: str
+    number: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTable:
+    """The table of a query, as it was when the query was loaded."""
+
+    patterns: tuple[str, ...]
+    members: frozenset[RelationKey]
+    described_by: RelationKey  # the relation whose columns these are
+    names: tuple[str, ...]  # several if the patterns match several tables
+    columns: tuple[QueryColumn, ...]
+    newest: SchemaVersion  # of the state, when the query was loaded
+    types: TypeMapping
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns in Arrow."""
+        return [pa.field(column.name, column.type) for column in self.columns]
+
+    def contains(self, database: Oid, relation: Relation) -> bool:
+        """Return whether the rows of a relation belong to the table."""
+        named = {(database, oid) for oid in (relation.oid, relation.partition_of)} & self.members
+        return bool(named) or matches(relation.qualified_name, self.patterns)
+
+    def differences(self, relation: Relation, names: frozenset[str] | None = None) -> list[str]:
+        """Return the differences of a version from the query, as text; with `names` only those of these columns."""
+        mine = {column.name: column.type for column in self.columns if names is None or column.name in names}
+        theirs = {column.name: column.type for column in columns_of(relation, self.types)}
+        gone = [f"{name} is gone" for name in mine if name not in theirs]
+        added = [f"{name} is new" for name in theirs if names is None and name not in mine]
+        retyped = [
+            f"{name} is {theirs[name]} instead of {kind}"
+            for name, kind in mine.items()
+            if name in theirs and theirs[name] != kind
+        ]
+        return gone + added + retyped
+
+
+def columns_of(relation: Relation, types: TypeMapping) -> tuple[QueryColumn, ...]:
+    """Return the columns of a relation as the lake names them."""
+    shape = shape_of(relation, types)
+    return tuple(
+        QueryColumn(column.name, column.number, shape.field(column.index).type) for column in lake_columns(relation)
+    )
+
+
+def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str], types: TypeMapping) -> QueryTable:
+    """Return the table that the option `table` names: names or patterns, separated by commas.
+
+    Raises `UnknownTable` or `TablesDiffer`.
+    """
+    patterns = tuple(part.strip() for part in text.split(","))
+    newest: dict[RelationKey, tuple[SchemaVersion, Relation]] = {}
+    for version, (database, relation) in sorted(versions.items()):
+        newest[database, relation.oid] = version, relation
+    found = {key: known for key, known in newest.items() if matches(known[1].qualified_name, patterns)}
+    if not found:
+        raise UnknownTable(
+            f"table {text!r} is not in the outbox or was never",
+            hint=f"it appears with its first change or copy; known: {_listed(newest)}",
+        )
+    if len({database for database, _ in found}) > 1:
+        names = sorted({databases.get(database, str(database)) for database, _ in found})
+        raise UnknownTable(f"table {text!r} exists in the databases {', '.join(names)}", hint="capture them separately")
+    parents = {relation.oid for _, relation in found.values()}
+    members = {key for key, (_, relation) in newest.items() if relation.partition_of in parents} | found.keys()
+    latest = {relation.qualified_name: relation for _, relation in sorted(found.values(), key=lambda known: known[0])}
+    described_by, (_, relation) = max(found.items(), key=lambda one: one[1][0])
+    table = QueryTable(
+        patterns,
+        frozenset(members),
+        described_by,
+        tuple(sorted(latest)),
+        columns_of(relation, types),
+        max(versions),
+        types,
+    )
+    for name, other in latest.items():
+        if differences := table.differences(other):
+            raise TablesDiffer(
+                f"the columns of {name} differ from those of {relation.qualified_name}: {differences[0]}"
+            )
+    return table
+
+
+def _listed(newest: Mapping[RelationKey, tuple[SchemaVersion, Relation]], most: int = 10) -> str:
+    names = sorted({relation.qualified_name for _, relation in newest.values()})
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") if names else "none"

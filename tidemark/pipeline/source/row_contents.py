@@ -1,0 +1,89 @@
+"""The rows of one table, with its own types."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import google_crc32c
+import pyarrow as pa
+
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.model.change import ChangeBatch, Truncation
+from tidemark.model.position import Sequence
+from tidemark.pipeline.source.options import Evolution
+from tidemark.pipeline.source.row_form import RowForm
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
+
+BATCH_ROWS = 65_536  # rows of small values are joined up to this number
+_WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION)
+
+
+@dataclass(frozen=True)
+class RowContents:
+    """The rows of a table in the columns of `form`; `given` are the columns that the caller chose, if any."""
+
+    form: RowForm
+    evolution: Evolution
+    given: frozenset[str] | None = None
+    _is_member: dict[SchemaVersion, bool] = field(default_factory=dict, compare=False)
+    _misfits: dict[SchemaVersion, str | None] = field(default_factory=dict, compare=False)
+
+    @property
+    def columns_id(self) -> str:
+        """Return a checksum of the names and types of the query's columns."""
+        text = json.dumps([(one.name, str(one.type)) for one in self.form.wanted])
+        return f"{google_crc32c.value(text.encode()):08x}"
+
+    @property
+    def is_undivided(self) -> bool:
+        """Return False: rows are read in parallel."""
+        return False
+
+    def wants(self, outbox: OutboxReader, header: ValueHeader) -> bool:
+        """Return whether the value has rows of the table."""
+        return header.kind in _WITH_ROWS and self._contains(outbox, header)
+
+    def misfit(self, outbox: OutboxReader, header: ValueHeader) -> str | None:
+        """Return how the columns of a version that came after the query was loaded differ from those of the query."""
+        version, table = header.schema_version, self.form.table
+        if version <= table.newest or self.evolution is Evolution.IGNORE or not self._contains(outbox, header):
+            return None
+        if version not in self._misfits:
+            relation = outbox.relation(version)
+            differences = table.differences(relation, self.given)
+            text = f"{relation.qualified_name}: {', '.join(differences)}" if differences else None
+            self._misfits[version] = text
+        return self._misfits[version]
+
+    def read(self, outbox: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of (after, upto], those of small values together."""
+        waiting: list[pa.RecordBatch] = []
+        row_count = 0
+        for value in outbox.read(after, upto, lambda header: self.wants(outbox, header)):
+            item, sequence = value.item(), value.header.sequence
+            assert isinstance(item, ChangeBatch | Truncation), value.header.kind
+            rows = (
+                self.form.rows(item, sequence)
+                if isinstance(item, ChangeBatch)
+                else self.form.truncation(item, sequence)
+            )
+            if waiting and row_count + len(rows) > BATCH_ROWS:
+                yield _joined(waiting)
+                waiting, row_count = [], 0
+            waiting.append(rows)
+            row_count += len(rows)
+        if waiting:
+            yield _joined(waiting)
+
+    def _contains(self, outbox: OutboxReader, header: ValueHeader) -> bool:
+        version = header.schema_version
+        if version == NO_SCHEMA_VERSION:
+            return False
+        if version not in self._is_member:
+            self._is_member[version] = self.form.table.contains(header.database, outbox.relation(version))
+        return self._is_member[version]
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

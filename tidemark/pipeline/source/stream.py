@@ -1,0 +1,164 @@
+"""A streaming query over the outbox: plans ranges that end at group ends, and confirms them for its reader.
+
+Values that Spark requests again are identical byte for byte, or an error is raised; there are never fewer rows.
+
+Spark calls the reader in three kinds of processes: `read` runs in a worker, on a copy that was pickled once, so a
+partition contains all that it needs.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.model.errors import ConfigError
+from tidemark.model.position import Sequence
+from tidemark.pipeline.source.contents import Contents
+from tidemark.pipeline.source.offsets import Offset, OffsetMovedBack, OutboxReplaced
+from tidemark.pipeline.source.opened_outbox import open_once
+from tidemark.pipeline.source.options import FORMAT, Evolution, SourceOptions
+from tidemark.pipeline.source.outbox_range import OutboxRange, divide
+from tidemark.pipeline.source.query_table import SchemaChanged
+from tidemark.wire.values import ValueKind
+
+TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode
+
+
+class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans ranges of the outbox and reads them."""
+
+    def __init__(self, options: SourceOptions, contents: Contents) -> None:
+        self._options = options
+        self._contents = contents
+        self._target: Sequence | None = None  # of AvailableNow
+        self._awaited: tuple[Sequence, float] | None = None  # a group whose transaction continues, and until when
+        self._confirmed: Sequence | None = None  # as applied, by this query run
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Return where a query without a checkpoint starts: where its reader is, if it is registered."""
+        reader = self._options.reader
+        if reader is None:
+            return self._offset(self._options.start_sequence)
+        outbox = self._outbox()
+        registered = outbox.registered(reader)
+        if registered is None:
+            start = self._options.start.find(outbox)
+            outbox.register(reader)
+            registered = outbox.confirm(reader, start, start)
+        return self._offset(registered.applied)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the bound of a batch: at most half of the outbox, or Spark would wait for itself."""
+        return ReadMaxBytes(min(self._options.batch_bytes, self._outbox().outbox_bytes_max // 2))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of an AvailableNow query."""
+        self._target = self._outbox().head()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return the end of the next batch, which is a group end. Called every few milliseconds.
+
+        Spark has completed the batches up to `start`. Raises `SchemaChanged` if the next group does not fit.
+        """
+        after = self._sequence(start)
+        self._check_columns(start)
+        self._confirm_applied(after)
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if bytes_max is None and not isinstance(limit, ReadAllAvailable):
+            raise ConfigError(f"format {FORMAT!r} limits batches by bytes, not by {limit}")
+        outbox = self._outbox()
+        end = outbox.head() if bytes_max is None else outbox.plan(after, bytes_max)
+        if self._target is not None:
+            end = max(after, min(end, self._target))
+        elif bytes_max is not None:
+            end = self._complete_transactions(outbox, after, end)
+        return self._offset(self._before_misfit(outbox, after, end))
+
+    def _complete_transactions(self, outbox: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
+        """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
+        if end < after + 2 or end != outbox.head():
+            return end
+        rows, ends = outbox.headers(Sequence(end - 2), end)
+        if rows.kind is not ValueKind.BATCH or ends.row_count:
+            return end  # no transaction continues; or another one has ended in the group, and must not wait
+        before = Sequence(ends.group_first - 1)
+        if before > after:
+            return before
+        now_s = time.monotonic()
+        if self._awaited is None or self._awaited[0] != end:
+            self._awaited = end, now_s + TRANSACTION_WAIT_S
+        return after if now_s < self._awaited[1] else end
+
+    def _before_misfit(self, outbox: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
+        """Return the end of the last group whose columns the query can read."""
+        if not self._contents.columns_id or end == after:
+            return end
+        for header in outbox.headers(after, end):
+            misfit = self._contents.misfit(outbox, header)
+            if misfit is None:
+                continue
+            if header.group_first > after + 1:
+                return Sequence(header.group_first - 1)
+            raise SchemaChanged(f"other columns from value {header.group_first} of the outbox on: {misfit}")
+        return end
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """Return the outbox's end, for the query's progress."""
+        return self._offset(self._outbox().head())
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Divide a range into partitions; one partition for headers only."""
+        after, upto = self._sequence(start), self._sequence(end)
+        self._check_columns(start)
+        if upto < after:
+            raise OffsetMovedBack(f"Spark requests outbox values from {after} back to {upto}")
+        outbox = self._outbox()
+        if self._contents.is_undivided and upto > after:
+            return [OutboxRange(outbox.outbox_id, after, upto)]
+        headers = outbox.headers(after, upto)
+        return divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the contents of a partition."""
+        assert isinstance(partition, OutboxRange), partition
+        self._sequence({"outbox": partition.outbox, "sequence": partition.after})
+        yield from self._contents.read(self._outbox(), Sequence(partition.after), Sequence(partition.upto))
+
+    def commit(self, end: Offset) -> None:
+        """Confirm for the query's reader that nothing up to `end` is requested again; without a reader do nothing."""
+        if self._options.reader is not None:
+            sequence = self._sequence(end)
+            self._outbox().confirm(self._options.reader, sequence, sequence)
+
+    def stop(self) -> None:
+        """Do nothing: the process ends, and nothing depends on it."""
+
+    def _confirm_applied(self, after: Sequence) -> None:
+        """Confirm that the batches up to `after` are complete: Spark's `commit` comes only with the next data."""
+        if self._options.reader is None or self._confirmed == after:
+            return
+        outbox = self._outbox()
+        before = outbox.registered(self._options.reader) or outbox.register(self._options.reader)
+        outbox.confirm(self._options.reader, after, before.replayable)
+        self._confirmed = after
+
+    def _check_columns(self, start: Offset) -> None:
+        """Raise `SchemaChanged` if the checkpoint is of a query with other columns, and the query may not change."""
+        if self._options.evolution is Evolution.FAIL and start.get("columns", "") != self._contents.columns_id:
+            raise SchemaChanged("the checkpoint is of a query with other columns")
+
+    def _outbox(self) -> OutboxReader:
+        return open_once(self._options.folder())
+
+    def _offset(self, sequence: Sequence) -> Offset:
+        offset: Offset = {"outbox": self._outbox().outbox_id, "sequence": sequence}
+        return offset | {"columns": self._contents.columns_id} if self._contents.columns_id else offset
+
+    def _sequence(self, offset: Offset) -> Sequence:
+        mine = self._outbox().outbox_id
+        if offset["outbox"] != mine:
+            raise OutboxReplaced(f"the checkpoint is of outbox {offset['outbox']}, but the state folder has {mine}")
+        return Sequence(int(offset["sequence"]))

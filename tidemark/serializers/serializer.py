@@ -1,0 +1,87 @@
+"""The base of all serializers, and what they make of a batch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tidemark.engine.batch import Batch
+from tidemark.model.errors import TidemarkError
+from tidemark.model.position import Position
+from tidemark.model.relation import Relation
+
+
+class SerializerFailed(TidemarkError):
+    """A serializer that cannot serialize a batch, or returned something else."""
+
+    hint = "correct the serializer or the transforms before it; the changes are delivered again after a restart"
+
+
+class SerializedRecord(NamedTuple):
+    """A key and a value; a value of None is a tombstone: the key has no row any more."""
+
+    key: bytes | None  # None for a table without a primary key
+    value: bytes | None
+    row: int  # of the batch: the change that it is of
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedChange:
+    """One record with the table and the position of its change."""
+
+    table: str
+    key: bytes | None
+    value: bytes | None
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SerializedBatch:
+    """The records of a batch, in the order of the stream."""
+
+    batch: Batch  # what they were made of: its table, positions, epoch
+    records: Sequence[SerializedRecord]
+
+    @property
+    def table(self) -> str:
+        """The name of the batch's table."""
+        return self.batch.table
+
+    @property
+    def position(self) -> Position:
+        """Position of the last change of the batch."""
+        return self.batch.position
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[SerializedChange]:
+        """Iterate over the records with their positions."""
+        positions = self.batch.positions()
+        for key, value, row in self.records:
+            yield SerializedChange(self.batch.table, key, value, positions[row])
+
+
+class Serializer(ABC):
+    """Makes records of batches. `settings` are values of the configuration that its form needs."""
+
+    settings: Mapping[str, Mapping[str, object]] = {}
+
+    @abstractmethod
+    def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
+        """Return the records of a batch; `now_ns`: the present time, since 1970-01-01 UTC. From several threads."""
+
+    def serialized(self, batch: Batch, now_ns: int) -> SerializedBatch:
+        """Return a batch with its records. Raise `SerializerFailed`."""
+        found = self.records(batch, now_ns)
+        if not isinstance(found, Sequence):
+            raise SerializerFailed(f"{type(self).__name__} returned {type(found).__name__} for {batch.table}")
+        return SerializedBatch(batch, found)
+
+
+def shown_relation(batch: Batch) -> Relation:
+    """Return the description of a batch's rows as they are after transforms, with the name that they have now."""
+    namespace, dot, name = batch.table.partition(".")
+    if not dot:
+        namespace, name = batch.relation.namespace, batch.table
+    return replace(batch.relation, namespace=namespace, name=name, columns=batch.columns)
