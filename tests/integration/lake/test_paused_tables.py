@@ -1,5 +1,7 @@
 """A table that cannot be written is paused alone: the others continue, and it catches up from the outbox."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -24,6 +26,7 @@ from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks import targets
+from tidemark.pipeline.sinks.slow_writes import SLOW_BATCHES
 
 SEED = 5
 FED_BETWEEN_CRASHES = 6
@@ -96,14 +99,20 @@ def test_a_table_that_cannot_be_written_is_paused_alone_and_catches_up(
 
 
 @pytest.mark.feature("N16")
+@pytest.mark.parametrize("is_lagging", [False, True], ids=["it fails", "it lags"])
 def test_a_crash_at_any_point_of_a_catch_up_loses_and_doubles_nothing(
-    lake: PausedLake, monkeypatch: pytest.MonkeyPatch
+    lake: PausedLake,
+    monkeypatch: pytest.MonkeyPatch,
+    is_lagging: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     tables = ThreeTables()
     lake.feed(tables.step())
     lake.land()
-    with lake.unwritable(tables.failing):
-        lake.feed(tables.step(12))
+    with lake.lagging(tables.failing) if is_lagging else lake.unwritable(tables.failing):
+        while lake.position(tables.failing).state is not TableState.PAUSED:
+            lake.feed(tables.step())
+            lake.land()
+        lake.feed(tables.step(24))
         lake.land()
     monkeypatch.setattr(paused_tables, "PORTION_BYTES", 10_000)
     request_resume(lake.state, "spark", f"{DATABASE}.{tables.failing.oid}")
@@ -173,6 +182,17 @@ def schema_event(table: ScriptedTable, name: str | None) -> SchemaEvent:
     return SchemaEvent(at, Lsn(table.lsn), DATABASE, Xid(7), change, SchemaEffect.METADATA, before, after)
 
 
+FAIL, LAG = "fails", "lags"
+each_cause = pytest.mark.parametrize("cause", [FAIL, LAG])
+
+
+@contextmanager
+def pausing(lake: PausedLake, table: ScriptedTable, cause: str) -> Iterator[None]:
+    """Let a table be paused with one of its next batches."""
+    with lake.unwritable(table) if cause == FAIL else lake.lagging(table):
+        yield
+
+
 class OneTable:
     """A table beside another one, which is fed in single steps."""
 
@@ -202,6 +222,12 @@ class OneTable:
         self.insert(key)
         self.land()
 
+    def write_until_paused(self, key: int) -> None:
+        """Insert rows in batches, until the table is paused."""
+        while self.lake.position(self.table).state is not TableState.PAUSED:
+            self.write(key)
+            key += 1
+
     def resume_exactly(self) -> None:
         """Resume the table: it is written again, and both tables are as their changes make them."""
         self.lake.resume(self.table.oid)
@@ -210,11 +236,12 @@ class OneTable:
 
 
 @pytest.mark.feature("N16")
-def test_a_table_that_is_renamed_while_it_is_paused_is_resumed_under_its_new_name(lake: PausedLake) -> None:
+@each_cause
+def test_a_table_that_is_renamed_while_it_is_paused_is_resumed_under_its_new_name(lake: PausedLake, cause: str) -> None:
     world = OneTable(lake)
     world.write(1)
-    with lake.unwritable(world.table):
-        world.write(2)
+    with pausing(lake, world.table, cause):
+        world.write_until_paused(10)
         world.table.add_event(schema_event(world.table, "renamed"))
         world.write(3)
         assert lake.position(world.table).qualified_name == "public.renamed"
@@ -225,11 +252,12 @@ def test_a_table_that_is_renamed_while_it_is_paused_is_resumed_under_its_new_nam
 
 
 @pytest.mark.feature("N16")
-def test_a_table_that_is_dropped_while_it_is_paused_gets_its_last_changes(lake: PausedLake) -> None:
+@each_cause
+def test_a_table_that_is_dropped_while_it_is_paused_gets_its_last_changes(lake: PausedLake, cause: str) -> None:
     world = OneTable(lake)
     world.write(1)
-    with lake.unwritable(world.table):
-        world.write(2)
+    with pausing(lake, world.table, cause):
+        world.write_until_paused(10)
         world.table.add_event(schema_event(world.table, None))
         world.land()
         dropped = lake.position(world.table)
@@ -239,6 +267,64 @@ def test_a_table_that_is_dropped_while_it_is_paused_gets_its_last_changes(lake: 
     dropped = lake.position(world.table)
     assert (dropped.state, dropped.log.fault, dropped.replica.fault) == (TableState.DROPPED, None, None)
     assert lake.held == lake.head
+    assert_exact(lake, world.table, world.other)
+
+
+@pytest.mark.feature("N16", "L08")
+def test_a_table_that_lags_is_paused_alone_after_some_batches(lake: PausedLake) -> None:
+    world = OneTable(lake)
+    world.write(1)
+    with lake.lagging(world.table):
+        for key in range(2, SLOW_BATCHES + 1):
+            world.write(key)
+        assert lake.position(world.table).state is TableState.LIVE
+        world.write(SLOW_BATCHES + 1)
+        paused = lake.position(world.table)
+        assert paused.state is TableState.PAUSED
+        assert paused.replica.fault is not None
+        assert "3 batches in succession waited for it, the last one 60.0 s" in paused.replica.fault.reason
+        assert_exact(lake, world.table, world.other)
+        assert lake.held == lake.head, "the slow batch itself is in the lake"
+    world.write(10)
+    assert lake.held < lake.head
+    assert lake.position(world.table).sequence == paused.sequence
+    assert_exact(lake, world.other)
+    world.resume_exactly()
+
+
+@pytest.mark.feature("N16")
+def test_a_table_that_lags_does_not_hold_the_outbox_beyond_the_bound(lake: PausedLake) -> None:
+    lake.bytes_max = 20_000
+    world = OneTable(lake)
+    world.write(1)
+    with lake.lagging(world.table):
+        world.write_until_paused(2)
+    key = 10
+    while lake.position(world.table).state is TableState.PAUSED:
+        world.write(key)
+        key += 1
+    assert lake.position(world.table).state is TableState.DIVERGED
+    assert lake.held == lake.head
+    assert_exact(lake, world.other)
+
+
+@pytest.mark.feature("N16")
+@each_cause
+def test_a_new_copy_resumes_a_paused_table_by_itself(lake: PausedLake, cause: str) -> None:
+    world = OneTable(lake)
+    world.write(1)
+    with pausing(lake, world.table, cause):
+        world.write_until_paused(2)
+        world.write(10)
+    assert lake.slices() == 0, "nobody has resumed it"
+    world.table.commit(max(world.table.lsn, world.other.lsn) + 1_000)
+    world.table.copy(2, list(world.table.rows.values()))
+    world.land()
+    assert lake.slices() > 0
+    resumed = lake.position(world.table)
+    assert (resumed.state, resumed.breaks) == (TableState.LIVE, ())
+    assert replica_rows(lake.lake, resumed.folder) == world.table.expected()
+    world.write(20)
     assert_exact(lake, world.table, world.other)
 
 

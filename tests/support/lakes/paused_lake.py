@@ -21,9 +21,23 @@ from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.slow_writes import SlowWrites
 
 READER = "spark"
 ALL = ("log", "replica")
+
+
+class ScriptedTimes(SlowWrites):
+    """The times of writes: a minute for those of one table, none for others."""
+
+    def __init__(self) -> None:
+        super().__init__(30.0)
+        self.slow = ""
+
+    def record(self, uri: str, seconds: float) -> None:
+        """Record a scripted time."""
+        del seconds
+        super().record(uri, 60.0 if self.slow and uri.startswith(f"{self.slow}/") else 0.0)
 
 
 class PausedLake:
@@ -32,6 +46,7 @@ class PausedLake:
     def __init__(self, root: Path, *, outbox: str = "0a0b", bytes_max: int = 1 << 22) -> None:
         self.root = root
         self.bytes_max = bytes_max
+        self._slow_writes = ScriptedTimes()
         self.lake = root / "lake"
         self.lake.mkdir()
         self.use_outbox(outbox)
@@ -53,7 +68,7 @@ class PausedLake:
         def accepted() -> dict[str, str]:
             return dict(accepted_breaks(self.state, READER))
 
-        return Lake(str(self.lake), IDENTITY, shape_of, constants_of, accepted=accepted)
+        return Lake(str(self.lake), IDENTITY, shape_of, constants_of, accepted=accepted, slow_writes=self._slow_writes)
 
     def accept_break(self, table: ScriptedTable) -> None:
         """Accept the present break of the table's log."""
@@ -73,12 +88,17 @@ class PausedLake:
                 (value.header.sequence, value.item()) for value in values if value.header.kind in ITEMS
             ]
             paused.give_up_oldest(lake)
+            paused.resume_copied(lake, items)
             lake.apply(LakeBatch(outbox.outbox_id, outbox.head(), values[-1].header.pointer.position, items))
             outbox.confirm(READER, lake.contained, lake.contained)
 
     def resume(self, oid: Oid) -> int:
         """Resume a table; return the number of slices until it is done."""
         request_resume(self.state, READER, log_key(DATABASE, oid))
+        return self.slices()
+
+    def slices(self) -> int:
+        """Let the tables whose resumption was requested catch up; return the number of slices."""
         with OutboxReader.open(StateFolder(self.state)) as outbox:
             return self.continue_resume(outbox)
 
@@ -117,6 +137,13 @@ class PausedLake:
             return
         with read_only(*(folder / name for name in parts)):
             yield
+
+    @contextmanager
+    def lagging(self, table: ScriptedTable) -> Iterator[None]:
+        """Let the writes of a table's log and replica take longer than permitted, until it is paused."""
+        self._slow_writes.slow = str(self.lake / folder_of(table.relation))
+        yield
+        self._slow_writes.slow = ""
 
     def _paused(self, outbox: OutboxReader) -> PausedTables:
         return PausedTables(outbox, self.state, READER, self.bytes_max)

@@ -47,6 +47,7 @@ class LakeConfig:
     """The lake, as the pipeline writes it."""
 
     tables: tuple[LakeTableConfig, ...] = ()
+    slow_write_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
 
     def settings_of(self, qualified_name: str) -> LakeTableConfig:
         """Return the settings of a table: of the first pattern that matches its name, else the defaults."""

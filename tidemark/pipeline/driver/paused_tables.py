@@ -1,18 +1,21 @@
 """The paused tables of a lake: how much of the outbox they keep, and how a resumed table catches up.
 
 A paused table keeps its changes in the outbox, which is therefore not trimmed beyond them. If they exceed a bound, the
-table *diverges*: its changes are given up, and it needs a new copy. A resumed table reads its changes from the outbox
+table *diverges*: its changes are given up, and it needs a new copy. A table that the operator resumes, or of which a
+new copy begins, reads its changes from the outbox
 in *slices* between two batches, so that other tables wait for one slice at most.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemark.io.host.failpoints import passed
 from tidemark.io.state.accepted_breaks import log_key
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
-from tidemark.io.state.resume_requests import close_request, is_requested, requested_keys
-from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.io.state.resume_requests import close_request, is_requested, request_resume, requested_keys
+from tidemark.model.change import CopyBoundary
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.driver.portions import ITEMS, PORTION_BYTES
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.positions import TableId
@@ -48,6 +51,14 @@ class PausedTables:
                 return
             lake.give_up([of for of, after in paused.items() if after == oldest], reason)
 
+    def resume_copied(self, lake: Lake, items: Sequence[LakeItem]) -> None:
+        """Request that paused tables are resumed of which a new copy begins; called before the batch is applied."""
+        copied = {
+            (item.database, item.relation.oid) for _, item in items if isinstance(item, CopyBoundary) and item.begin
+        }
+        for of in copied & lake.paused.keys():
+            request_resume(self._state, self._reader, log_key(*of))
+
     def resume(self, lake: Lake, report: Callable[[], None]) -> bool:
         """Let each table that the operator resumed catch up by one slice; return whether there was one.
 
@@ -70,7 +81,7 @@ class PausedTables:
                 close_request(self._state, self._reader, log_key(*of))
         return True
 
-    def _slice(self, of: TableId, after: Sequence, end: Sequence) -> tuple[list[LakeItem], Sequence]:
+    def _slice(self, of: TableId, after: OutboxSequence, end: OutboxSequence) -> tuple[list[LakeItem], OutboxSequence]:
         """Return the next items of a table after `after`, up to `end` at most, and the value up to which they are."""
         if after >= end:
             return [], end
@@ -78,11 +89,11 @@ class PausedTables:
         items: list[LakeItem] = []
         for header in self._outbox.headers(after, upto):
             if header.kind in ITEMS and (header.database, header.relation) == of:
-                values = self._outbox.read(Sequence(header.sequence - 1), header.sequence)
+                values = self._outbox.read(OutboxSequence(header.sequence - 1), header.sequence)
                 items += ((header.sequence, value.item()) for value in values)
         return items, upto
 
-    def _excess(self, after: Sequence, upto: Sequence) -> str:
+    def _excess(self, after: OutboxSequence, upto: OutboxSequence) -> str:
         """Return why the outbox does not keep the values after `after` any longer; "" if it does."""
         if after != self._after:
             self._after, self._upto, self._kept_bytes = after, after, 0

@@ -295,6 +295,7 @@ class Pipeline:
         outbox.confirm(reader, known, replayable)
         before = lake.positions.tables
         self._paused.give_up_oldest(lake)
+        self._paused.resume_copied(lake, feed.lake_batch.items)
         lake.apply(feed.lake_batch)
         report_changes(self._log, before, lake.positions.tables)
         self._confirm(replayable)

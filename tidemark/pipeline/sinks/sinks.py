@@ -10,7 +10,7 @@ already applied. Logs and replicas are written one after the other while this is
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,9 +53,10 @@ from tidemark.pipeline.sinks.lake_batch import (
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.schema_policy import refusing_changes
+from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.table_states import applied_of, breaks_after, diverged_table, fault_state, state_after
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.state import Identity
 
@@ -88,12 +89,13 @@ class Lake:
         accepted: Callable[[], Mapping[str, str]] = dict,
         is_over: Callable[[], bool] = lambda: False,
         config: LakeConfig = DEFAULT_LAKE,
+        slow_writes: SlowWrites | None = None,
     ) -> None:
         """`databases`: names; a database without a name is called by its OID, one without a dialect has that of UTF-8.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
         breaks in logs that the operator accepted: for a log's key the position before the break. Long optional work
-        ends once `is_over` returns true. `config` has the settings of tables.
+        ends once `is_over` returns true. `config` has the settings of tables. `slow_writes` finds those that lag.
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
@@ -111,6 +113,7 @@ class Lake:
         self._is_over = is_over
         self._config = config
         self._clock = SystemClock()
+        self._slow_writes = slow_writes or SlowWrites(config.slow_write_s)
         self._write_s = LONG_WRITE_S + 1.0  # of a log or replica in the last batch; the first batch opens all
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
@@ -180,7 +183,7 @@ class Lake:
         self._add_stopped(split)
         self._add_changed(split)
         self._choose_folders(split)
-        write = partial(apply_batch, since=since, is_over=self._is_over)
+        write = partial(self._slow_writes.timed, partial(apply_batch, since=since, is_over=self._is_over))
         begun_s = self._clock.monotonic_s()
         threads = TARGETS_AT_ONCE if self._write_s > LONG_WRITE_S else 1
         with ThreadPoolExecutor(threads, "tidemark-target") as pool:
@@ -194,12 +197,19 @@ class Lake:
                 for table, items in split.tables.items()
             ]
             messages = [(of, pool.submit(self._messages, of, items, write)) for of, items in split.messages.items()]
-            touched = [self._reached(of, items, log.result(), kept.result()) for of, items, log, kept in written]
-            touched += [self._messages_reached(of, done.result()) for of, done in messages]
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
         if done:
             self._write_s = (self._clock.monotonic_s() - begun_s) * threads / len(done)
+        lagging = self._slow_writes.end_batch()
+
+        def result(target: Future[Outcome]) -> Outcome:
+            outcome = target.result()
+            reason = lagging.get(outcome.table.uri) if outcome.table is not None else None
+            return outcome if reason is None else paused_outcome(outcome, reason, batch.end)
+
+        touched = [self._reached(of, items, result(log), result(kept)) for of, items, log, kept in written]
+        touched += [self._messages_reached(of, result(target)) for of, target in messages]
         passed(Failpoint.TABLES_DONE)
         self.positions.check_present()  # a lake that disappeared meanwhile is no fault of its tables
         applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)

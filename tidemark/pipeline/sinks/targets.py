@@ -4,7 +4,8 @@ live      -> applied to; tried again if maintenance by another writer interrupts
 diverged  -> changed by another writer, or damaged: skipped until a new copy of the source's rows begins. A log needs
              the operator's acceptance as well, since it then has a break
 stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until the property is undone
-paused    -> writes to it failed repeatedly: skipped; the outbox keeps its items until the operator resumes it
+paused    -> writes to it failed repeatedly, or delayed the other tables (`slow_writes`): skipped; the outbox keeps its
+             items until the operator resumes it
 """
 
 import time
@@ -127,6 +128,14 @@ def catch_up(
     position = max(fault.position, outcome.applied.position)
     behind = replace(fault, position=position, sequence=max(fault.sequence, upto))
     return replace(outcome, target=replace(outcome.target, fault=behind))
+
+
+def paused_outcome(outcome: Outcome, reason: str, upto: OutboxSequence) -> Outcome:
+    """Return the outcome of a target that was written up to the outbox value `upto`, and is paused from there on."""
+    if outcome.table is None or outcome.beside is not None or outcome.target.fault is not None:
+        return outcome
+    paused = Fault(FaultKind.PAUSED, reason, outcome.applied.position, upto)
+    return replace(outcome, target=replace(outcome.target, fault=paused))
 
 
 def _failed(target: TargetTable, error: Exception, since: OutboxSequence) -> Outcome:
