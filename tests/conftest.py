@@ -19,6 +19,10 @@ settings.load_profile("timeless")
 
 # The slowest modules: workers, each of which runs whole modules, begin with these, and so end together.
 LONGEST = (
+    "test_kill_spark",
+    "test_paused_spark",
+    "test_kills",
+    "test_packages",
     "test_rewind",
     "test_failover",
     "test_standby_source",
