@@ -98,7 +98,7 @@ class Child:
 
 
 def run_trial(
-    cluster: Cluster, state: Path, readers: Sequence[str], number: int, *, rate: int, seconds: float
+    cluster: Cluster, state: Path, ours: str, readers: Sequence[str], number: int, *, rate: int, seconds: float
 ) -> list[ReaderRun]:
     """Run `readers` while rows are committed at `rate` for some seconds."""
     writers = -(-rate // COMMITS_PER_WRITER)
@@ -107,7 +107,9 @@ def run_trial(
     dsn = cluster.dsn(DATABASE)
     with ExitStack() as stack, cluster.connect(DATABASE) as session:
         reading = {
-            reader: stack.enter_context(Child("latency_readers", reader, str(number), *_how(cluster, state, reader)))
+            reader: stack.enter_context(
+                Child("latency_readers", reader, str(number), *_how(cluster, state, ours, reader))
+            )
             for reader in readers
         }
         writing = [
@@ -125,9 +127,9 @@ def run_trial(
         return [_trial(reader, rate, written, child.result()) for reader, child in reading.items()]
 
 
-def _how(cluster: Cluster, state: Path, reader: str) -> list[str]:
+def _how(cluster: Cluster, state: Path, ours: str, reader: str) -> list[str]:
     if reader != "pg_recvlogical":
-        return [cluster.dsn(DATABASE), *([str(state)] if reader == "tidemark" else [])]
+        return [cluster.dsn(DATABASE), *([str(state), ours] if reader == "tidemark" else [])]
     where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER, "-d", DATABASE]
     options = ["-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}"]
     command = [str(cluster.server.client("pg_recvlogical")), *where, "--slot", SLOT, "--start", "--no-loop"]
@@ -186,8 +188,8 @@ def show(trials: Sequence[ReaderRun]) -> None:
             print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(rate, reader, *cells))
 
 
-def measure(rates: Sequence[int], seconds: float, trials: int, *, together: bool) -> list[ReaderRun]:
-    """Run all trials: at each rate the readers alternate in rotating order."""
+def measure(rates: Sequence[int], seconds: float, trials: int, ours: str, *, together: bool) -> list[ReaderRun]:
+    """Run all trials: at each rate the readers alternate in rotating order; `ours` is how Tidemark delivers."""
     measured: list[ReaderRun] = []
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, SETTINGS) as cluster:
         cluster.sql(
@@ -204,7 +206,7 @@ def measure(rates: Sequence[int], seconds: float, trials: int, *, together: bool
                 order = READERS[trial % len(READERS) :] + READERS[: trial % len(READERS)]
                 for readers in (order,) if together else tuple((reader,) for reader in order):
                     number += 1
-                    measured += run_trial(cluster, state, readers, number, rate=rate, seconds=seconds)
+                    measured += run_trial(cluster, state, ours, readers, number, rate=rate, seconds=seconds)
     return measured
 
 
@@ -214,6 +216,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, action="append", help=f"commits a second; may come again (default {RATES})")
     parser.add_argument("--seconds", type=float, default=5.0, help="of commits in each trial")
     parser.add_argument("--trials", type=int, default=3, help="of each reader at each rate")
+    parser.add_argument("--unbatched", action="store_true", help="deliver each commit at once (deliver.rate_max = 0)")
     parser.add_argument("--together", action="store_true", help="both readers at once")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_S} s, {QUICK_TRIALS} trial")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -228,8 +231,10 @@ def main() -> None:
         "seconds": seconds,
         "trials": trials,
         "together": arguments.together,
+        "unbatched": arguments.unbatched,
     }
-    measured = measure(rates, seconds, trials, together=arguments.together)
+    ours = "unbatched" if arguments.unbatched else "batched"
+    measured = measure(rates, seconds, trials, ours, together=arguments.together)
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
         json.dump({**about, "took_s": took_s, "measured": [asdict(trial) for trial in measured]}, sys.stdout, indent=2)

@@ -2,7 +2,7 @@
 
 The command is `python -m scripts.bench.delay.latency_readers` with one of these:
 
-    tidemark TRIAL DSN STATE             the sidecar's capture with a custom consumer
+    tidemark TRIAL DSN STATE HOW         the sidecar's capture with a custom consumer; HOW: batched or unbatched
     pg_recvlogical TRIAL COMMAND...      its standard output, from a pipe
     stream TRIAL DSN                     Tidemark's client of the walsender alone
     opened TRIAL DSN                     the same, and a batch of one row is read for each WAL
@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.node.replication import WalStream
-from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig
+from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, DeliverConfig, SelectConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
@@ -130,14 +130,17 @@ def one_row() -> RowsMessage:
     return RowsMessage(schema, message, 1, here, here)
 
 
-def config_of(dsn: str) -> Config:
-    """Return the capture's configuration: all defaults, no first copy."""
+def config_of(dsn: str, *, batched: bool = True) -> Config:
+    """Return the capture's configuration: all defaults, no first copy; not `batched`: without `rate_max`."""
     return Config(
-        capture=CaptureConfig(dsn=dsn), select=SelectConfig(databases=(DATABASE,)), copy=CopyConfig(enabled=False)
+        capture=CaptureConfig(dsn=dsn),
+        select=SelectConfig(databases=(DATABASE,)),
+        copy=CopyConfig(enabled=False),
+        deliver=DeliverConfig() if batched else DeliverConfig(rate_max=0),
     )
 
 
-def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
+def read_ours(arrivals: Arrivals, dsn: str, state: Path, *, batched: bool) -> None:
     """Run the sidecar's capture, without its sockets, until the end of the trial."""
     configure_logs("json", "error")
     folder = StateFolder(state)
@@ -145,7 +148,7 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
         epoch = store.begin_epoch(lock.owner)
         metrics = Metrics(store.identity.capture)
         consumer = ArrivalConsumer(arrivals)
-        config, context = config_of(dsn), CaptureContext(store, metrics, get_log("bench"))
+        config, context = config_of(dsn, batched=batched), CaptureContext(store, metrics, get_log("bench"))
         make_wal_source = partial(from_node, context, WalSettings.of(config, store.identity.segment_bytes))
         capture = Capture(context, CaptureSettings.of(config), epoch, make_wal_source, consumer=consumer)
         capture.start()
@@ -287,8 +290,8 @@ def main() -> None:
     reader, trial, *rest = sys.argv[1:]
     arrivals = Arrivals(int(trial))
     if reader == "tidemark":
-        dsn, state = rest
-        read_ours(arrivals, dsn, Path(state))
+        dsn, state, how = rest
+        read_ours(arrivals, dsn, Path(state), batched=how == "batched")
     elif reader == "stream":
         read_stream(arrivals, rest[0])
     elif reader == "opened":

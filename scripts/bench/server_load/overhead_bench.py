@@ -27,6 +27,7 @@ import psutil
 
 from scripts.bench.measuring.machine import machine
 from scripts.bench.server_load.companions import COMPANIONS, PUBLICATION, Companion, MeasuredNode, cpu_s, wait_for
+from scripts.bench.server_load.idle_sidecar import measure_idle, show_idle
 from tests.support.servers.postgres import new_cluster, sql
 from tidemark.io.node.dsn import APPLICATION_NAME
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -246,12 +247,16 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=10, help="of pgbench")
     parser.add_argument("--seed", type=int, default=1, help="of the order of trials")
     parser.add_argument("--only", action="append", choices=list(COMPANIONS)[2:], help="these; may come again")
+    parser.add_argument("--idle-tables", type=int, help="instead: an idle, restarted sidecar of so many tables")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} round of {QUICK_S} s")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     given = parser.parse_args()
     rounds, seconds = (QUICK_ROUNDS, QUICK_S) if given.quick else (given.rounds, given.seconds)
     if min(rounds, seconds, given.clients, given.scale) < 1 or given.rate < 0:
         parser.error("rounds, seconds, clients and scale are at least 1, rate is not negative")
+    if given.idle_tables is not None:
+        show_idle(measure_idle(MAJOR, given.idle_tables, seconds))
+        return
     names = [name for name in COMPANIONS if name in (NONE, AGAIN) or not given.only or name in given.only]
     about: dict[str, object] = {
         **machine(),

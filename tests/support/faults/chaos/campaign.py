@@ -1,6 +1,7 @@
 """Inject faults of every kind between a real server and the target, under load; then check for lost or wrong changes.
 
-python -m tests.support.faults.chaos.campaign [--seconds 90] [--seed 1] [--major 15] [--no-spark] [--plant NAME]
+python -m tests.support.faults.chaos.campaign [--seconds 90] [--seed 1] [--major 15] [--no-spark]
+    [--widest-batches] [--plant NAME]
 
 First, each failpoint around the effects of the stage table is hit once. Then the seed determines the order of faults
 and the number of commits between them; faults overlap unless they need the same resource. At the end all faults are
@@ -197,9 +198,10 @@ def main() -> int:
     parser.add_argument("--major", type=int, choices=MAJORS, default=15, help="of PostgreSQL (default: %(default)s)")
     parser.add_argument("--plant", choices=sorted(PLANTS), default="", help="run with a bug; the campaign has to fail")
     parser.add_argument("--no-spark", action="store_true", help="take from the outbox without Spark")
+    parser.add_argument("--widest-batches", action="store_true", help="collect commits for two seconds before delivery")
     given = parser.parse_args()
     spark = not given.no_spark
-    setting = Setting(given.seed, major=given.major, plant=given.plant)
+    setting = Setting(given.seed, major=given.major, plant=given.plant, batches_widely=given.widest_batches)
     if spark:
         setting = replace(setting, pause_s=SPARK_PAUSE_S, copy=True, outbox_bytes=OUTBOX_BYTES)
     root = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
@@ -213,7 +215,8 @@ def main() -> int:
         sys.stderr.write(
             f"chaos: failed; logs are in {root}; again:\n"
             f"  scripts/chaos --seconds {given.seconds:g} --seed {given.seed} --major {given.major}"
-            f"{'' if spark else ' --no-spark'}{f' --plant {given.plant}' if given.plant else ''}\n"
+            f"{'' if spark else ' --no-spark'}{' --widest-batches' if given.widest_batches else ''}"
+            f"{f' --plant {given.plant}' if given.plant else ''}\n"
         )
         raise
     shutil.rmtree(root)

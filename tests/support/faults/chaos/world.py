@@ -59,6 +59,12 @@ SMALL = {  # limits that a short run reaches often
     "TIDEMARK_WATCHDOG__WATCHDOG_S": "4",
     "TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "4",
 }
+WIDEST = {  # a delivery every two seconds, as large as the default bounds permit: a crash finds a batch half collected
+    "TIDEMARK_DELIVER__RATE_MAX": "0.5",
+    "TIDEMARK_DELIVER__LINGER_MS": "2000",
+    "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "65536",
+    "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(MB),
+}
 NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL is removed soon
 
 
@@ -253,6 +259,12 @@ class Setting:
     pause_s: float = PAUSE_S  # between a session's transactions
     copy: bool = False  # if rows from before the capture are copied
     outbox_bytes: int = OUTBOX_BYTES
+    batches_widely: bool = False  # if commits are collected for long before they are delivered together
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of both processes."""
+        return SMALL | WIDEST if self.batches_widely else SMALL
 
 
 MakeTarget = Callable[[Pair], ChaosTarget]
@@ -270,7 +282,7 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: 
         create_tables(node.node, DATABASE, old_rows=OLD_ROWS if setting.copy else 0)
         server = ServerLog(node.node, DATABASE)
         dsn = f"host=127.0.0.1 port={way.port} dbname={DATABASE} user=postgres"
-        pair = Pair(node, state_disk.root, copy=setting.copy, TIDEMARK_CAPTURE__DSN=dsn, **SMALL)
+        pair = Pair(node, state_disk.root, copy=setting.copy, TIDEMARK_CAPTURE__DSN=dsn, **setting.options)
         for process in (pair.sidecar, pair.archiver):
             process.log_path = root / f"{process.role}.log"
             if setting.plant:
