@@ -164,6 +164,7 @@ def test_single_changes_and_records_come_from_the_threads_of_the_pool_and_are_co
         with engine:
             confirmed = engine.confirmed
             cluster.sql("INSERT INTO customers VALUES (1)", database)
+            wait_until(lambda: together.n_waiting == 1 or engine.wait(0))  # in the handler: the next one comes alone
             cluster.sql("INSERT INTO customers VALUES (2)", database)
             wait_until(lambda: len(handled) == 2 or engine.wait(0))
             wait_until(lambda: engine.confirmed != confirmed)
