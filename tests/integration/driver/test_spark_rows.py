@@ -304,6 +304,16 @@ def test_a_query_reads_the_columns_that_it_chose(tmp_path: Path) -> None:
     )
 
 
+def test_a_query_that_chose_a_struct_ends_when_the_columns_of_the_table_change(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    source = source_of(state, "account", columns="before_after")
+    reader = source_of(state, "account", columns="before_after").streamReader(StructType([source.schema()["_after"]]))
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    feed(state, [groups.insert(200, groups.text_relation("note", "tag"), "b", "c")])
+    with pytest.raises(SchemaChanged, match="tag is new"):
+        reader.latestOffset(end, ALL)
+
+
 def test_rows_of_several_tables_name_their_table(tmp_path: Path) -> None:
     one, two = groups.text_relation("note", name="a1"), groups.text_relation("note", oid=16400, name="a2")
     state = made(tmp_path, [groups.insert(100, one, "x"), groups.insert(200, two, "y")])

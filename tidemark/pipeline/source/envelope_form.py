@@ -6,7 +6,6 @@ as `source.ts_ms`, so that a repeated batch is identical. An unknown TOASTed val
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,6 +53,7 @@ class EnvelopeForm:
     table: QueryTable
     wanted: pa.Schema
     capture: str
+    version: str  # of Tidemark
     databases: Mapping[Oid, str]
     _columns: TableColumns = field(init=False)
 
@@ -101,7 +101,7 @@ class EnvelopeForm:
 
     def _named(self, database: Oid, relation: Relation) -> dict[str, str | int]:
         return {
-            "version": version("tidemark"),
+            "version": self.version,
             "connector": CONNECTOR,
             "name": self.capture,
             "db": self.databases.get(database, ""),

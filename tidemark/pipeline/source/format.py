@@ -3,6 +3,8 @@
 With the option `table`, a row is a change of the table with the table's own types; without it, a value of the outbox.
 """
 
+from importlib.metadata import version
+
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_type
@@ -77,14 +79,15 @@ class OutboxSource(DataSource):
                 )
         chosen = pa.schema([fields[name] for name in schema.names])
         form = self._form(options, table, chosen)
-        return RowContents(form, options.evolution, None if self._table is not None else frozenset(schema.names))
+        is_chosen = self._table is None and options.columns is RowColumns.AFTER  # other forms have the table in structs
+        return RowContents(form, options.evolution, frozenset(schema.names) if is_chosen else None)
 
     @staticmethod
     def _form(options: SourceOptions, table: QueryTable, chosen: pa.Schema) -> RowForm:
         if options.columns is not RowColumns.DEBEZIUM:
             return ChangeForm(table, chosen)
         capture = open_once(options.folder()).identity.capture
-        return EnvelopeForm(table, chosen, capture, dict(CapturedDatabases(options.folder())))
+        return EnvelopeForm(table, chosen, capture, version("tidemark"), dict(CapturedDatabases(options.folder())))
 
     @staticmethod
     def _find(options: SourceOptions) -> QueryTable:

@@ -21,7 +21,7 @@ _WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION)
 
 @dataclass(frozen=True)
 class RowContents:
-    """The rows of a table in the columns of `form`; `given` are the columns that the caller chose, if any."""
+    """The rows of a table in the columns of `form`; `given` are those of the table that the caller chose, if any."""
 
     form: RowForm
     evolution: Evolution
