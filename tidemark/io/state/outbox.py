@@ -93,14 +93,14 @@ class OutboxReader(OpenedState):
             at = header.sequence
 
     def read(
-        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] = lambda _: True
+        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
     ) -> Iterator[OutboxValue]:
-        """Yield the values of (after, upto] with a `wanted` header, each copied in a separate transaction."""
+        """Yield the values of (after, upto], each copied in a separate transaction; with `wanted` those it accepts."""
         for sequence in range(after + 1, upto + 1):
             with self.environment.read() as transaction:
                 self._check_start(self._ledger(transaction), Sequence(sequence - 1))
                 table = OutboxTable(transaction, self.environment, self.scope)
-                if not wanted(self._header(table, Sequence(sequence))):
+                if wanted is not None and not wanted(self._header(table, Sequence(sequence))):
                     continue
                 stored = table.chunks(Sequence(sequence))
             yield join(Sequence(sequence), stored)

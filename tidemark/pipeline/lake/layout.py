@@ -19,6 +19,7 @@ from tidemark.decode.datum.tuples import missing_value
 from tidemark.decode.types.codec import Dialect, without_escapes
 from tidemark.decode.types.declared import declared_type
 from tidemark.decode.types.registry import UTF8, arrow_struct, column_codec, fits_key
+from tidemark.model.change import UNCHANGED, BeforeKind, Op, Truncation
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
@@ -50,6 +51,17 @@ POSITION_COLUMNS = tuple(
     )
 )
 """The columns of every log in the lake that identify the origin of a row."""
+META = pa.schema(
+    [
+        pa.field("_op", pa.string()),
+        *POSITION_COLUMNS,
+        pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
+        pa.field("_origin", pa.int32()),
+        pa.field("_before_kind", pa.int8()),
+        pa.field(UNCHANGED, pa.list_(pa.string())),
+    ]
+)
+"""The columns of a change beside those of its table."""
 
 # Names that the change log and the merges use. A column with such a name gets another underscore at its end.
 RESERVED = re.compile(
@@ -322,6 +334,21 @@ def unchanged_names(changes: pa.Table, columns: Sequence[LakeColumn]) -> pa.Arra
     return pa.array(
         [[name for name, mask in masks.items() if mask[at]] or None for at in range(changes.num_rows)], kind
     )
+
+
+def truncation_meta(event: Truncation, sequence: int) -> dict[str, str | int]:
+    """Return the values of `META` for a TRUNCATE, which has no time; `sequence` is its number in the outbox."""
+    return {
+        "_op": Op.TRUNCATE.value,
+        "_seq": sequence,
+        "_tli": event.position.timeline,
+        "_commit_lsn": event.position.commit_lsn,
+        "_ordinal": event.position.ordinal,
+        "_lsn": event.lsn,
+        "_xid": event.xid,
+        "_origin": event.origin,
+        "_before_kind": BeforeKind.NONE.value,
+    }
 
 
 def position_of(rows: pa.RecordBatch | pa.Table, index: int) -> Position:

@@ -13,14 +13,22 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemark.io.host.failpoints import passed
-from tidemark.model.change import AFTER, BEFORE, UNCHANGED, BeforeKind, CopyBoundary, Op, Truncation
+from tidemark.model.change import AFTER, BEFORE, UNCHANGED, CopyBoundary, Op, Truncation
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
-from tidemark.pipeline.lake.layout import Shapes, lake_columns, source_fields, table_comment, unchanged_names
-from tidemark.pipeline.sinks.logshape import META, OLD, convert_types, log_schema, spelled
+from tidemark.pipeline.lake.layout import (
+    META,
+    Shapes,
+    lake_columns,
+    source_fields,
+    table_comment,
+    truncation_meta,
+    unchanged_names,
+)
+from tidemark.pipeline.sinks.logshape import OLD, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
 
@@ -96,18 +104,7 @@ class ChangeLog:
 
     def _truncation(self, step: EventStep, event: Truncation) -> pa.Table:
         schema = log_schema(event.relation, self._shapes(event.relation))
-        row = {
-            "_op": Op.TRUNCATE.value,
-            "_seq": step.sequence,
-            "_tli": event.position.timeline,
-            "_commit_lsn": event.position.commit_lsn,
-            "_ordinal": event.position.ordinal,
-            "_lsn": event.lsn,
-            "_xid": event.xid,
-            "_origin": event.origin,
-            "_before_kind": BeforeKind.NONE.value,
-        }
-        return pa.Table.from_pylist([row], schema=schema)
+        return pa.Table.from_pylist([truncation_meta(event, step.sequence)], schema=schema)
 
 
 def expire_rows(table: LakeTable, before_us: int) -> None:

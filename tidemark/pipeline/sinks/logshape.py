@@ -17,19 +17,9 @@ from tidemark.model.change import UNCHANGED
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import COMMENT, POSITION_COLUMNS, Comments, convert, source_fields
+from tidemark.pipeline.lake.layout import COMMENT, META, Comments, convert, source_fields
 
 OLD = "_old"
-META = pa.schema(
-    [
-        pa.field("_op", pa.string()),
-        *POSITION_COLUMNS,
-        pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
-        pa.field("_origin", pa.int32()),
-        pa.field("_before_kind", pa.int8()),
-        pa.field(UNCHANGED, pa.list_(pa.string())),
-    ]
-)
 _Moves = dict[str, tuple[str, pa.DataType]]
 _INTEGER_DIGITS = {16: 5, 32: 10, 64: 19}
 

@@ -5,28 +5,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.model.change import AFTER, BEFORE, UNCHANGED, BeforeKind, ChangeBatch, Op, Truncation
-from tidemark.pipeline.lake.layout import convert, lake_columns, unchanged_names
+from tidemark.model.change import AFTER, BEFORE, UNCHANGED, ChangeBatch, Truncation
+from tidemark.pipeline.lake.layout import META, convert, lake_columns, truncation_meta, unchanged_names
 from tidemark.pipeline.source.options import RowColumns
 from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.pipeline.source.row_form import TableColumns
 
 SEQUENCE = "_seq"
 TABLE = "_table"
-CHANGE_FIELDS: tuple[pa.Field, ...] = (
-    pa.field("_op", pa.string()),
-    pa.field(SEQUENCE, pa.int64()),
-    pa.field("_tli", pa.int32()),
-    pa.field("_commit_lsn", pa.int64()),
-    pa.field("_ordinal", pa.int64()),
-    pa.field("_lsn", pa.int64()),
-    pa.field("_xid", pa.int64()),
-    pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
-    pa.field("_origin", pa.int32()),
-    pa.field("_before_kind", pa.int8()),
-    pa.field(UNCHANGED, pa.list_(pa.string())),
-)
-"""The columns of a change, as in the change log of the lake."""
 
 
 def change_fields(table: QueryTable, columns: RowColumns) -> list[pa.Field]:
@@ -34,7 +20,7 @@ def change_fields(table: QueryTable, columns: RowColumns) -> list[pa.Field]:
     row = pa.struct(table.fields)
     sides = [pa.field(BEFORE, row), pa.field(AFTER, row)] if columns is RowColumns.BEFORE_AFTER else table.fields
     names = [pa.field(TABLE, pa.string())] if len(table.names) > 1 else []
-    return [*sides, *CHANGE_FIELDS, *names]
+    return [*sides, *META, *names]
 
 
 @dataclass(frozen=True)
@@ -72,18 +58,7 @@ class ChangeForm:
 
     def truncation(self, event: Truncation, sequence: int) -> pa.RecordBatch:
         """Return the row of a TRUNCATE, which has no values of the table and no time."""
-        row = {
-            "_op": Op.TRUNCATE.value,
-            SEQUENCE: sequence,
-            "_tli": event.position.timeline,
-            "_commit_lsn": event.position.commit_lsn,
-            "_ordinal": event.position.ordinal,
-            "_lsn": event.lsn,
-            "_xid": event.xid,
-            "_origin": event.origin,
-            "_before_kind": BeforeKind.NONE.value,
-            TABLE: event.relation.qualified_name,
-        }
+        row = truncation_meta(event, sequence) | {TABLE: event.relation.qualified_name}
         return pa.RecordBatch.from_pylist([row], schema=self.wanted)
 
     def _values(self, batch: ChangeBatch) -> dict[str, pa.Array]:
