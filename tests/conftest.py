@@ -23,6 +23,7 @@ LONGEST = (
     "test_paused_spark",
     "test_kills",
     "test_packages",
+    "test_failover_folder",
     "test_rewind",
     "test_failover",
     "test_standby_source",
