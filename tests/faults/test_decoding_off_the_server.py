@@ -14,7 +14,6 @@ from tidemark.model.lsn import parse_lsn
 ROWS = 200_000
 SLOT = PUBLICATION = "beside"
 LOAD = f"INSERT INTO account SELECT i, md5(i::text) FROM generate_series(1, {ROWS}) i"
-WALSENDER = "SELECT pid, ssl FROM pg_stat_replication JOIN pg_stat_ssl USING (pid)"
 DECODE = f"""
     SELECT count(*) FROM pg_logical_slot_peek_binary_changes(
         '{SLOT}', NULL, NULL, 'proto_version', '1', 'publication_names', '{PUBLICATION}')"""
@@ -53,8 +52,8 @@ def test_sending_to_another_host_by_tls_costs_the_server_a_fraction_of_a_slot(no
 
 def sent_s(session: Session, sidecar: Sidecar) -> float:
     """Write the load, and wait until the sidecar has decoded all of it; return the walsender's CPU time."""
-    sidecar.wait_for_event("streaming")
-    ((walsender, is_encrypted),) = sql(session, WALSENDER)
+    sidecar.wait_for_event("ready")
+    walsender, is_encrypted = sidecar.walsender("pid, ssl")
     assert is_encrypted
     before_s = cpu_s(walsender)
     sql(session, LOAD)

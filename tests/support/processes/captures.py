@@ -176,16 +176,17 @@ class Sidecar:
         """Wait until the process has made the condition true."""
         wait_until(condition, what, within_s=CAUGHT_UP_S, reported=self.reported)
 
-    def walsenders(self, query: str) -> list[TupleRow]:
-        """Return the rows of `query` about walsenders once there are any: the first copy ends with a reconnection."""
-        reported: list[TupleRow] = []
+    def walsender(self, columns: str) -> TupleRow:
+        """Return these columns of the only walsender that streams: one of an ended connection can linger beside it."""
+        query = f"SELECT {columns} FROM pg_stat_replication JOIN pg_stat_ssl USING (pid) WHERE state = 'streaming'"
+        found: list[TupleRow] = []
 
-        def is_connected() -> bool:
-            reported[:] = self.cluster.sql(query)
-            return bool(reported)
+        def is_alone() -> bool:
+            found[:] = self.cluster.sql(query)
+            return len(found) == 1
 
-        self.wait_until(is_connected, "a walsender")
-        return reported
+        self.wait_until(is_alone, "one walsender that streams")
+        return found[0]
 
     def wait_for_event(self, name: str, **fields: Json) -> dict[str, Json]:
         """Wait until the log has an event of that name and these fields; return the first one."""
