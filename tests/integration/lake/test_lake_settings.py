@@ -122,6 +122,7 @@ def test_of_a_table_with_only_a_replica_the_log_stays_and_continues_with_a_break
     settled.assert_replica_equals_table()
 
 
+@pytest.mark.feature("P25")
 def test_a_table_is_paused_before_a_change_of_its_columns_and_continues_with_another_policy(
     settled: SettledLake,
 ) -> None:
@@ -162,6 +163,7 @@ def test_the_reason_of_a_pause_names_the_change(settled: SettledLake, change: st
     assert table.state is TableState.PAUSED
 
 
+@pytest.mark.feature("P25")
 def test_a_change_that_leaves_the_columns_as_they_are_is_followed(settled: SettledLake) -> None:
     insert(settled, 1)
     settled.table.alter(settled.table.relation.columns)

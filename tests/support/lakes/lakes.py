@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from tests.support.lakes.scripted_table import DATABASE
 from tidemark.io.host.failpoints import arm
+from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
@@ -62,6 +63,8 @@ def batch(items: Sequence[Delivered], outbox: str = "outbox-1") -> LakeBatch:
 class CrashingFeed:
     """Feeds a lake in batches with random crashes; after a crash some earlier values are repeated."""
 
+    config = DEFAULT_LAKE
+
     def __init__(self, root: Path, chance: random.Random) -> None:
         self.root = root
         self.chance = chance
@@ -75,7 +78,7 @@ class CrashingFeed:
             crash = CrashAt(self.chance.choice([1, 2, 3, 4, 5, 6, 8, 0, 0, 0, 0]))
             arm(crash)
             try:
-                lake = Lake(str(self.root), IDENTITY, shape_of, constants_of)
+                lake = Lake(str(self.root), IDENTITY, shape_of, constants_of, config=self.config)
                 lake.apply(batch(numbered[at:end], outbox))
                 at = end
             except Crash:

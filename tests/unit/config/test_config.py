@@ -11,6 +11,7 @@ from tidemark.io.process.config import BadConfig, Config, load_config, parse_con
 from tidemark.model.errors import ExitCode
 
 FILE = Path(__file__).parents[3] / "conf" / "tidemark.toml"
+ONLY_LOG = "[[lake.tables]]\npattern = 'a'\nwrite = 'log'\n"
 FOLLOW = "[markers]\nkey_file = '/etc/tidemark/marker.key'\n[standby]\nfollow = true\n"
 
 
@@ -74,9 +75,16 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         ),
         (
             "[[lake.tables]]\npattern = 'a'\nschema_policy = 'follow'",
-            "lake.tables: Expected one of 'evolve', 'fail' - at `$[0].schema_policy`",
+            "lake.tables: Expected one of 'evolve', 'fail', 'ignore' - at `$[0].schema_policy`",
         ),
         ("[[lake.tables]]\npattern = 'a'\nmerge_rows = 999", "Expected `int` >= 1000 - at `$[0].merge_rows`"),
+        (f"{ONLY_LOG}cluster = ['day']", "lake.tables.0.cluster: with write = 'log' there is no replica"),
+        (f"{ONLY_LOG}merge_rows = 1000", "lake.tables.0.merge_rows: with write = 'log' there is no replica"),
+        (
+            "[[lake.tables]]\npattern = 'a'\nwrite = 'replica'\nlog_keep_days = 1",
+            "lake.tables.0.log_keep_days: with write = 'replica' there is no log",
+        ),
+        ("[[lake.tables]]\npattern = 'a'\ncluster = ['b', 'b']", "lake.tables.0.cluster: b is there twice"),
         (2 * "[[lake.tables]]\npattern = 'a'\n", "lake.tables.1.pattern: a is in an earlier entry, which applies"),
         ("[ring", "is not TOML"),
     ],

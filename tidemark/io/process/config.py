@@ -404,10 +404,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
         raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
     _check_standby(config, where)
-    patterns = [one.pattern for one in config.lake.tables]
-    for number, pattern in enumerate(patterns):
-        if pattern in patterns[:number]:
-            raise BadConfig(f"{where}: lake.tables.{number}.pattern: {pattern} is in an earlier entry, which applies")
+    _check_lake(config.lake, where)
     for key, path in (
         ("archive.folder", config.archive.folder),
         ("archive.program", config.archive.program),
@@ -426,6 +423,17 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     ):
         if first > longest:
             raise BadConfig(f"{where}: {section}first_s: at most {section}max_s")
+
+
+def _check_lake(lake: LakeConfig, where: str) -> None:
+    patterns = [one.pattern for one in lake.tables]
+    for number, one in enumerate(lake.tables):
+        if one.pattern in patterns[:number]:
+            raise BadConfig(
+                f"{where}: lake.tables.{number}.pattern: {one.pattern} is in an earlier entry, which applies"
+            )
+        for conflict in one.conflicts():
+            raise BadConfig(f"{where}: lake.tables.{number}.{conflict}")
 
 
 def _check_standby(config: Config, where: str) -> None:

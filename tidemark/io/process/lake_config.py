@@ -1,5 +1,6 @@
 """The section `[lake]`: settings of the lake's tables, by patterns of their names."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -25,6 +26,7 @@ class SchemaPolicy(StrEnum):
 
     EVOLVE = "evolve"  # log and replica follow it
     FAIL = "fail"  # the table is paused before it
+    IGNORE = "ignore"  # log and replica keep their columns
 
 
 class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +39,19 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_policy: SchemaPolicy = SchemaPolicy.EVOLVE
     cluster: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=4)] = ()
     merge_rows: Annotated[int, Meta(ge=1_000, le=100_000_000)] = MERGE_ROWS
+
+    def conflicts(self) -> Iterator[str]:
+        """Yield the settings that have no effect beside the others, each with the reason."""
+        if self.write is Written.LOG:
+            of_replica = {"cluster": bool(self.cluster), "merge_rows": self.merge_rows != MERGE_ROWS}
+            yield from (f"{key}: with write = 'log' there is no replica" for key, given in of_replica.items() if given)
+        if self.write is Written.REPLICA and self.log_keep_days:
+            yield "log_keep_days: with write = 'replica' there is no log"
+        yield from (f"cluster: {name} is there twice" for name in _repeated(self.cluster))
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for at, name in enumerate(names) if name in names[:at]]
 
 
 ALL_TABLES = LakeTableConfig("*.*")

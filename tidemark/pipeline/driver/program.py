@@ -75,7 +75,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     folder = StateFolder(local_path(given.state, "--state"), given.shared_with_group)
     root = local_path(given.lake, "--lake").absolute()
     path = local_path(given.config, "--config") if given.config else None
-    lake_config = load_config(path, os.environ).lake
+    config = load_config(path, os.environ)
     if not _wait_for_promotion(folder, stop, log, once=given.once):
         return
     wait, guarded = partial(_wait_to_start, stop), reporting_stuck_writers(get_log("state"))
@@ -114,7 +114,8 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             given.shared_with_group,
             given.once,
             given.master,
-            lake_config,
+            config.lake,
+            config.select.selection(),
             given.log_keep_s,
             given.paused_bytes,
         )

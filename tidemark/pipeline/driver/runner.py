@@ -8,7 +8,7 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.engine.selection import Selection
 from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
@@ -36,7 +37,7 @@ from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
-from tidemark.pipeline.driver.settings_check import check_settings, unmatched_patterns
+from tidemark.pipeline.driver.settings_check import check_settings, check_source, unmatched_patterns
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeFailed
@@ -86,6 +87,7 @@ class Settings:
     once: bool  # stop at the present end of the outbox
     master: str = "local"
     lake_config: LakeConfig = DEFAULT_LAKE
+    selection: Selection = field(default_factory=Selection)
     log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
     paused_bytes: int | None = None  # that the outbox keeps for paused tables; None: `PAUSED_SHARE` of it
 
@@ -98,7 +100,8 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._outbox = outbox
-        self._databases = CapturedDatabases(StateFolder(settings.state, settings.shared_with_group))
+        folder = StateFolder(settings.state, settings.shared_with_group)
+        self._databases = CapturedDatabases(folder)
         self._metrics = metrics
         self._progress = progress
         self._log = log
@@ -109,6 +112,7 @@ class Pipeline:
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
         check_settings(settings.lake_config, settings.lake, tables.values())
+        check_source(settings.lake_config, settings.selection, folder, tables.keys(), log)
         for pattern in unmatched_patterns(settings.lake_config, tables.values()):
             log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)

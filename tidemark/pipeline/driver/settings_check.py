@@ -1,13 +1,21 @@
-"""Checks the settings of tables, at the start of a pipeline, against the tables that the lake contains."""
+"""Checks the settings of tables, at the start of a pipeline, against the lake, and for other tables the source."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
+import pyarrow as pa
+
+from tidemark.engine.selection import Selection
+from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
-from tidemark.model.errors import ConfigError, TidemarkError
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, StateError, TidemarkError
 from tidemark.model.lsn import INVALID_OID
+from tidemark.model.relation import Relation
+from tidemark.pipeline.driver.source_tables import captured_tables
 from tidemark.pipeline.lake.folders import REPLICA
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.layout import lake_columns, shape_of
+from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.row_identity import has_order
 
 
@@ -18,32 +26,68 @@ class BadTableSettings(ConfigError):
 
 
 def check_settings(config: LakeConfig, root: str, tables: Collection[TablePosition]) -> None:
-    """Raise `BadTableSettings` if a table of the lake at `root` lacks a column that its settings name."""
-    faults = [
-        f"{table.qualified_name}: {fault} (pattern {settings.pattern})"
+    """Raise `BadTableSettings` if a table of the lake at `root` does not fit its settings."""
+    _refuse(
+        (table.qualified_name, settings, _replica_faults(settings, f"{root}/{table.folder}/{REPLICA}"))
         for table in tables
         if table.relation != INVALID_OID and table.state is not TableState.DROPPED and table.replica.fault is None
         for settings in [config.settings_of(table.qualified_name)]
-        if settings.cluster
-        for fault in _faults(settings, f"{root}/{table.folder}/{REPLICA}")
-    ]
+    )
+
+
+def check_source(
+    config: LakeConfig, selection: Selection, state: StateFolder, known: Collection[TableId], log: Log
+) -> None:
+    """Raise `BadTableSettings` if a captured table that the lake does not know yet does not fit its settings."""
+    if not _names_columns(config):
+        return  # reading the catalog history takes time and memory
+    try:
+        source = captured_tables(state, selection)
+    except StateError as error:
+        log.warning("the settings of tables that are new to the lake are not checked", **describe_error(error))
+        return
+    _refuse(
+        (relation.qualified_name, settings, _source_faults(settings, relation))
+        for of, relation in source.items()
+        if of not in known
+        for settings in [config.settings_of(relation.qualified_name)]
+    )
+
+
+def _names_columns(config: LakeConfig) -> bool:
+    """Return whether a setting depends on the columns of a table."""
+    return any(one.cluster for one in config.tables)
+
+
+def _refuse(checks: Iterator[tuple[str, LakeTableConfig, Iterator[str]]]) -> None:
+    faults = [f"{name}: {fault} (pattern {settings.pattern})" for name, settings, found in checks for fault in found]
     if faults:
         raise BadTableSettings("; ".join(faults))
 
 
-def _faults(settings: LakeTableConfig, uri: str) -> Iterator[str]:
+def _replica_faults(settings: LakeTableConfig, uri: str) -> Iterator[str]:
+    if not settings.cluster:
+        return
     try:
         replica = LakeTable(uri, "")
     except TidemarkError:
         return  # a damaged table must not stop the others; its next change reports it
-    if not replica.exists:
-        return
-    schema = replica.schema
+    if replica.exists:
+        yield from _column_faults(settings, {field.name: field.type for field in replica.schema})
+
+
+def _source_faults(settings: LakeTableConfig, relation: Relation) -> Iterator[str]:
+    shape, live = shape_of(relation), relation.live_columns
+    columns = {live[column.index].name: shape.field(column.index).type for column in lake_columns(relation)}
+    yield from _column_faults(settings, columns)
+
+
+def _column_faults(settings: LakeTableConfig, columns: Mapping[str, pa.DataType]) -> Iterator[str]:
     for name in settings.cluster:
-        if name not in schema.names:
-            yield f"cluster names the column {name}, which it does not have; it has {', '.join(schema.names)}"
-        elif not has_order(schema.field(name).type):
-            yield f"cluster names the column {name}, whose type {schema.field(name).type} has no order"
+        if name not in columns:
+            yield f"cluster names the column {name}, which it does not have; it has {', '.join(columns)}"
+        elif not has_order(columns[name]):
+            yield f"cluster names the column {name}, whose type {columns[name]} has no order"
 
 
 def unmatched_patterns(config: LakeConfig, tables: Collection[TablePosition]) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import key_names, lake_columns
+from tidemark.pipeline.lake.layout import LakeColumn, key_names, lake_columns
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import CopyProgress
@@ -98,14 +98,19 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
         blocks = (block for block in source.rows(relation) if block.rows)
         batches = [builder.build(*block, _NO_POSITION, 0).rows.column(AFTER) for block in blocks]
-    expected = _source_table(relation, batches, builder)
+    columns = _followed_columns(table, relation)
+    expected = _source_table(columns, batches, builder)
     found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
+    if table.pinned is not None:
+        found = found.select(expected.column_names)  # a column that the source dropped keeps older values
+    keyed = {column.number for column in lake_columns(relation) if column.name in key_names(relation)}
+    key = [column.name for column in columns if column.number in keyed]
     return Compared(
         f"{table.namespace}.{table.name}",
         expected.num_rows,
         found.num_rows,
-        _hash(expected, key_names(relation)),
-        _hash(found, key_names(relation)),
+        _hash(expected, key),
+        _hash(found, key),
         *_count_events(f"{lake.absolute()}/{table.folder}/log"),
     )
 
@@ -120,10 +125,20 @@ def _count_events(uri: str) -> tuple[int, int]:
     return positions.num_rows, positions.num_rows - distinct
 
 
-def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder: CopyBatchBuilder) -> pa.Table:
-    """Return the source's rows with the columns that the lake stores, under the lake's names."""
-    structs = batches or [builder.build(b"", 0, _NO_POSITION, 0).rows.column(AFTER)]
+def _followed_columns(table: TablePosition, relation: Relation) -> list[LakeColumn]:
+    """Return the columns of `relation` that the replica follows, under their names there."""
     columns = lake_columns(relation)
+    if table.pinned is None:
+        return list(columns)
+    names = {column.number: column.name for column in lake_columns(table.pinned)}
+    return [replace(column, name=names[column.number]) for column in columns if column.number in names]
+
+
+def _source_table(
+    columns: Sequence[LakeColumn], batches: Sequence[pa.StructArray], builder: CopyBatchBuilder
+) -> pa.Table:
+    """Return the source's rows with `columns`."""
+    structs = batches or [builder.build(b"", 0, _NO_POSITION, 0).rows.column(AFTER)]
     arrays = [pa.chunked_array([struct.field(column.index) for struct in structs]) for column in columns]
     return pa.table(arrays, names=[column.name for column in columns])
 

@@ -271,13 +271,14 @@ class LakeTable:
 
     def append(self, rows: pa.Table, applied: Applied, *, merge_schema: bool = False) -> None:
         """Add `rows`; with `merge_schema` also new columns and new fields of structs."""
-        plain = fitted(rows, self.schema) if rows.nbytes <= FILE_BYTES and not self._is_partitioned else None
-        if plain is not None:
+        plain = fitted(rows, self.schema)
+        if plain is not None and rows.nbytes <= FILE_BYTES and not self._is_partitioned:
             token = new_token()
             with self._translated(token):
                 added = [write_file(self.uri, plain, arrow_encodings(plain))] if plain.num_rows else []
                 self._commit_files(FileChange(added), applied, token)
             return
+        rows = rows if plain is None else plain
         stored = {field.name: field.metadata for field in self.schema}
         # NB: delta-rs refuses rows with other metadata of a column than the table's.
         fields = [field.with_metadata(stored.get(field.name, field.metadata)) for field in rows.schema]

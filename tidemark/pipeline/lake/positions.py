@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
+from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import has_commit, read_commit
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged
@@ -30,6 +31,7 @@ from tidemark.pipeline.lake.faults import (
     target_columns,
 )
 from tidemark.pipeline.lake.lake_table import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
+from tidemark.wire.relations import decode_relation, encode_relation
 from tidemark.wire.state import Identity
 
 FOLDER = "_positions"
@@ -58,6 +60,7 @@ SCHEMA = pa.schema(
         pa.field("log_fault", FAULT),  # why the table is not written; NULL: it is written
         pa.field("replica_fault", FAULT),
         pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
+        pa.field("pinned", pa.string()),  # the relation version whose columns are kept (schema_policy); NULL: none
     ]
 )
 VACUUM_EVERY = 500  # commits; each leaves one small file behind
@@ -98,6 +101,7 @@ class TablePosition:
     log: LakeEntry = UNTOUCHED
     replica: LakeEntry = UNTOUCHED
     breaks: tuple[LogBreak, ...] = ()
+    pinned: Relation | None = None  # the version whose columns log and replica keep, with schema_policy = "ignore"
 
     @property
     def qualified_name(self) -> str:
@@ -132,11 +136,17 @@ class TablePosition:
             **target_columns("log", self.log),
             **target_columns("replica", self.replica),
             "log_breaks": [break_columns(gap) for gap in self.breaks],
+            "pinned": encode_relation(self.pinned).decode() if self.pinned is not None else None,
         }
 
 
 TableId = tuple[Oid, Oid]
 """Database and relation."""
+
+
+def applied_of(known: TablePosition | None) -> Applied:
+    """Return what the positions table records of a table as applied."""
+    return Applied(known.sequence, known.position, known.generation) if known else NOTHING
 
 
 class Positions:
@@ -274,4 +284,5 @@ def _parse(row: Mapping[str, object]) -> TablePosition:
         parse_target("log", row),
         parse_target("replica", row),
         parse_breaks(row.get("log_breaks")),
+        decode_relation(pinned.encode()) if isinstance(pinned := row.get("pinned"), str) else None,
     )

@@ -45,6 +45,7 @@ from tidemark.pipeline.lake.layout import (
     Constants,
     Shapes,
     lake_columns,
+    numbered,
     plan_reshape,
     redeclared,
     replica_schema,
@@ -80,13 +81,14 @@ class Replica:
         open_table: OpenTable = LakeTable,
         rows_max: int = MERGE_ROWS,
         cluster: Sequence[str] = (),
+        keeps_columns: bool = False,
     ) -> None:
         """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
 
         One merge has at most `rows_max` rows, or those of one item. Files are sorted by the source's columns `cluster`,
-        then by key.
+        then by key. With `keeps_columns`, a column that a version lacks stays, and is NULL in the rows of that version.
         """
-        self._rows_max, self._cluster = rows_max, cluster
+        self._rows_max, self._cluster, self._keeps_columns = rows_max, cluster, keeps_columns
         self._open_table = open_table
         self.uri = uri
         self.app = app
@@ -239,7 +241,7 @@ class Replica:
                 self._bound_rewrite(table, event, applied)
             case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as relation) if _is_made_empty(event):
                 # NB: an existing table that was unlogged for a while: its deletions in that time are not in WAL.
-                _empty(table, _described(table, relation, self._shapes(relation)), replace(applied, blocked=False))
+                _empty(table, self._layout(table, relation, self._shapes(relation)), replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
                 self._redeclare(table, event.before, relation)
                 self._reshape(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
@@ -269,7 +271,7 @@ class Replica:
         aside = self.staging_table()
         if event.begin:
             if event.position > aside.applied.position:
-                _empty(aside, _described(table, event.relation, self._shapes(event.relation)), applied)
+                _empty(aside, self._layout(table, event.relation, self._shapes(event.relation)), applied)
             return
         if not table.exists:
             table.create(aside.schema, table.applied)
@@ -286,6 +288,14 @@ class Replica:
         return LakeTable(f"{self.uri}-{REWRITE}", f"{self.app}-{REWRITE}")
 
     # Layout
+
+    def _layout(self, table: LakeTable, relation: Relation, columns: pa.StructType) -> pa.Schema:
+        """Return the layout of `relation`, with the columns of `table` that it lacks if they are kept."""
+        wanted = _described(table, relation, columns)
+        if not self._keeps_columns or not table.exists:
+            return wanted
+        found = numbered(wanted)
+        return pa.schema([*wanted, *(field for number, field in numbered(table.schema).items() if number not in found)])
 
     def _redeclare(self, table: LakeTable, before: Relation | None, after: Relation) -> None:
         """Set the declared types of the columns of which an event changed nothing else."""
@@ -306,7 +316,7 @@ class Replica:
             table.create(replica_schema(relation, columns), applied)
             return
         schema = table.schema
-        wanted = with_comments(replica_schema(relation, columns), schema)
+        wanted = self._layout(table, relation, columns)
         constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
         if plan is None and not conversions:

@@ -1,23 +1,27 @@
 """The schema policy of a table: whether log and replica follow a change of its columns.
 
-With `fail`, the table is paused before the change: nothing after it is applied, until the operator sets `evolve`.
+With `fail`, the table is paused before the change: nothing after it is applied, until the operator sets `evolve`. With
+`ignore`, the items are reduced to the pinned columns; the table is paused before a change that does not permit that.
 """
 
 from collections.abc import Callable, Sequence
 
 from tidemark.io.process.lake_config import LakeTableConfig, SchemaPolicy
-from tidemark.model.change import SchemaEvent
+from tidemark.model.change import LogicalMessage, SchemaEvent
 from tidemark.model.errors import ConsumerFailed
-from tidemark.model.position import Position
 from tidemark.model.relation import Relation
+from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns, shape_of, source_fields
+from tidemark.pipeline.sinks.pinned_columns import PinnedColumns
+from tidemark.pipeline.sinks.steps import last_position
 from tidemark.pipeline.sinks.waiting import StoredItem
+from tidemark.wire.items import relation_of
 
 
 class SchemaChangeRefused(ConsumerFailed):
-    """A change of columns of a table whose schema policy is `fail`."""
+    """A change of columns that the schema policy of the table does not permit."""
 
     hint = "set schema_policy = 'evolve' for it in [[lake.tables]], restart the pipeline, then cdcctl table resume"
 
@@ -25,23 +29,54 @@ class SchemaChangeRefused(ConsumerFailed):
 Apply = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
 
 
-def refusing_changes(apply: Apply, name: str, settings: LakeTableConfig, applied: Position) -> Apply:
-    """Return `apply` with the check of the schema policy: it applies the items before a refused change, and raises."""
+def refusing_changes(
+    apply: Apply,
+    name: str,
+    settings: LakeTableConfig,
+    applied: Applied,
+    pinned: PinnedColumns | None,
+    *,
+    is_replica: bool,
+) -> Apply:
+    """Return `apply` with the check of the schema policy: it applies the items before a refused change, and raises.
+
+    `pinned`: the columns to which items are reduced; None: the policy is another one, or there is no new item.
+    """
+    where = f"schema_policy = '{settings.schema_policy.value}' in [[lake.tables]], pattern {settings.pattern}"
+    if pinned is not None:
+        return _reducing(apply, f"{name}: {{}}, and {where}", applied, pinned, is_replica=is_replica)
     if settings.schema_policy is not SchemaPolicy.FAIL:
         return apply
 
     def apply_before(items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
         for at, (_, item) in enumerate(items):
-            change = _change(item) if isinstance(item, SchemaEvent) and item.position > applied else ""
+            change = _change(item) if isinstance(item, SchemaEvent) and item.position > applied.position else ""
             if change:
                 if at:
                     apply(items[:at], recorded)
-                raise SchemaChangeRefused(
-                    f"{name}: {change}, and schema_policy = 'fail' in [[lake.tables]], pattern {settings.pattern}"
-                )
+                raise SchemaChangeRefused(f"{name}: {change}, and {where}")
         return apply(items, recorded)
 
     return apply_before
+
+
+def _reducing(apply: Apply, message: str, applied: Applied, pinned: PinnedColumns, *, is_replica: bool) -> Apply:
+    def apply_reduced(items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+        columns, reduced = pinned, list[StoredItem]()
+        for sequence, item in items:
+            assert not isinstance(item, LogicalMessage), item
+            columns, relation = columns.after(item, applied), relation_of(item)
+            assert relation is not None, item
+            fault = columns.fault(relation, is_replica=is_replica)
+            if not fault:
+                reduced.append((sequence, columns.reduced_item(item)))
+            elif last_position(item) > applied.position:
+                if reduced:
+                    apply(reduced, recorded)
+                raise SchemaChangeRefused(message.format(fault))
+        return apply(reduced, recorded)
+
+    return apply_reduced
 
 
 def _change(event: SchemaEvent) -> str:

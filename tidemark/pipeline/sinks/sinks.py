@@ -37,7 +37,7 @@ from tidemark.pipeline.lake.kept_tables import KeptTables
 from tidemark.pipeline.lake.lake_table import CAPTURE, KEEP_HOURS, SOURCE, LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState, applied_of
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import (
@@ -51,11 +51,12 @@ from tidemark.pipeline.sinks.lake_batch import (
     stored_items,
 )
 from tidemark.pipeline.sinks.messages import append_messages
+from tidemark.pipeline.sinks.pinned_columns import Pins
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.schema_policy import refusing_changes
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.pipeline.sinks.table_states import applied_of, breaks_after, diverged_table, fault_state, state_after
+from tidemark.pipeline.sinks.table_states import breaks_after, diverged_table, fault_state, state_after
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.state import Identity
@@ -108,6 +109,7 @@ class Lake:
         self._constants = constants
         self._kept = KeptTables()
         self._present: dict[TableId, Relation] = {}
+        self._pins = Pins(shapes)
         self._keep_hours = keep_hours
         self._accepted = accepted
         self._is_over = is_over
@@ -287,7 +289,8 @@ class Lake:
         known = self.positions.tables.get(table)
         restart = partial(self._accepted_copy, table)
         entry, applied = known.log if known else UNTOUCHED, applied_of(known)
-        refusing = refusing_changes(apply, name, settings, applied.position)
+        pinned = self._pins.columns(table, known, items, settings.schema_policy)
+        refusing = refusing_changes(apply, name, settings, applied, pinned, is_replica=False)
         target = TargetTable(uri, app, entry, applied, refusing, restart)
         outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
         self._keep(outcome)
@@ -304,6 +307,8 @@ class Lake:
         present = self._present.pop(table, None)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
+        known = self.positions.tables.get(table)
+        pinned = self._pins.columns(table, known, items, settings.schema_policy)
         applying = Replica(
             uri,
             app,
@@ -314,6 +319,7 @@ class Lake:
             open_table=open_table,
             rows_max=settings.merge_rows,
             cluster=settings.cluster,
+            keeps_columns=pinned is not None,
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
@@ -322,9 +328,9 @@ class Lake:
                 applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
             return replica
 
-        known = self.positions.tables.get(table)
         entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
-        target = TargetTable(uri, app, entry, applied, refusing_changes(apply, name, settings, applied.position))
+        refusing = refusing_changes(apply, name, settings, applied, pinned, is_replica=True)
+        target = TargetTable(uri, app, entry, applied, refusing)
         outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
         self._keep(outcome)
         if applying.present is not None and outcome.table is not None:
@@ -360,10 +366,14 @@ class Lake:
             log=log.target,
             replica=replica.target,
             breaks=breaks_after(known, log),
+            pinned=known.pinned if known else None,
         )
         if not items:
             return reached
         relation = latest_relation(items)
+        if log.table is not None or replica.table is not None:
+            policy = self._config.settings_of(relation.qualified_name).schema_policy
+            reached = replace(reached, pinned=self._pins.recorded(table, known, items, policy))
         return replace(reached, namespace=relation.namespace, name=relation.name)
 
     def _messages(

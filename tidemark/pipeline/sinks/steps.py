@@ -18,6 +18,7 @@ from tidemark.model.change import (
     TABLE_ORDINAL,
     ChangeBatch,
     CopyBoundary,
+    GroupItem,
     PartitionEvent,
     RewriteBoundary,
     SchemaEvent,
@@ -119,6 +120,11 @@ def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_RO
         reached = item.position
     close_run()
     return found
+
+
+def last_position(item: GroupItem) -> Position:
+    """Return the position of the last change in an item."""
+    return position_of(item.rows, item.rows.num_rows - 1) if isinstance(item, ChangeBatch) else item.position
 
 
 RowsT = TypeVar("RowsT", pa.RecordBatch, pa.Table)

@@ -4,16 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemark.model.change import SchemaChange, SchemaEvent
-from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.targets import Outcome
-
-
-def applied_of(known: TablePosition | None) -> Applied:
-    """Return what the positions table records of a table as applied."""
-    return Applied(known.sequence, known.position, known.generation) if known else NOTHING
 
 
 def breaks_after(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:

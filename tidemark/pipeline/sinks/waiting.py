@@ -12,12 +12,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
-from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
-from tidemark.pipeline.lake.layout import position_of
-from tidemark.pipeline.sinks.steps import after
+from tidemark.pipeline.sinks.steps import after, last_position
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import ValueKind
 
@@ -61,7 +59,7 @@ class WaitingItems:
             content = bytes(payload)
             rows.append((first + len(rows), sequence, kind.value, len(content), content))
             generation = late.generation if isinstance(late, CopyBoundary) else applied.generation
-            applied = Applied(sequence, _last(late), generation)
+            applied = Applied(sequence, last_position(late), generation)
         if not rows:
             return
         if not table.exists:
@@ -111,7 +109,3 @@ def _behind(item: GroupItem, applied: Applied) -> GroupItem | None:
         return ChangeBatch(item.database, item.relation, rows) if rows.num_rows else None
     is_new_copy = isinstance(item, CopyBoundary) and item.begin and item.generation > applied.generation
     return item if is_new_copy or item.position > applied.position else None
-
-
-def _last(item: GroupItem) -> Position:
-    return position_of(item.rows, item.rows.num_rows - 1) if isinstance(item, ChangeBatch) else item.position
