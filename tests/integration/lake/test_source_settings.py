@@ -26,6 +26,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateFolder]:
         for statement in (
             "CREATE TABLE customer (id int PRIMARY KEY, name text, tags text[])",
             "CREATE TABLE secret (id int)",
+            "CREATE TABLE event (id int, _deleted boolean)",
+            "ALTER TABLE event REPLICA IDENTITY FULL",
             "CREATE SCHEMA other CREATE TABLE hidden (id int)",
             "CREATE TABLE visit (id int, day date) PARTITION BY LIST (day)",
             "CREATE TABLE visit_1 PARTITION OF visit DEFAULT",
@@ -40,7 +42,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateFolder]:
 
 def test_the_captured_tables_are_those_under_whose_names_changes_are_delivered(state: StateFolder) -> None:
     names = {relation.qualified_name for relation in captured_tables(state, SELECTION).values()}
-    assert names == {"public.customer", "public.visit", "public.sale_1"}
+    assert names == {"public.customer", "public.event", "public.visit", "public.sale_1"}
 
 
 def check(
@@ -60,6 +62,16 @@ def test_a_column_that_a_new_table_does_not_have_is_refused_by_the_name_of_the_s
         check(state, "tags")
     with pytest.raises(BadTableSettings, match=r"public\.visit: .* which it does not have; it has id, day"):
         check(state, "tags", pattern="visit")
+
+
+def test_a_new_table_that_does_not_permit_soft_deletes_is_refused(state: StateFolder) -> None:
+    config = LakeConfig((LakeTableConfig("*", soft_deletes=True),))
+    with pytest.raises(BadTableSettings) as raised:
+        check_source(config, SELECTION, state, (), get_log("test"))
+    assert str(raised.value) == (
+        "public.event: soft_deletes needs a key, and it has none (pattern *); "
+        "public.event: soft_deletes adds the column _deleted, which it has (pattern *)"
+    )
 
 
 def test_a_table_that_the_lake_knows_is_not_checked_against_the_source(state: StateFolder) -> None:

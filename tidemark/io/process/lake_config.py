@@ -39,14 +39,22 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_policy: SchemaPolicy = SchemaPolicy.EVOLVE
     cluster: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=4)] = ()
     merge_rows: Annotated[int, Meta(ge=1_000, le=100_000_000)] = MERGE_ROWS
+    soft_deletes: bool = False
+    deleted_keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
 
     def conflicts(self) -> Iterator[str]:
         """Yield the settings that have no effect beside the others, each with the reason."""
         if self.write is Written.LOG:
-            of_replica = {"cluster": bool(self.cluster), "merge_rows": self.merge_rows != MERGE_ROWS}
+            of_replica = {
+                "cluster": bool(self.cluster),
+                "merge_rows": self.merge_rows != MERGE_ROWS,
+                "soft_deletes": self.soft_deletes,
+            }
             yield from (f"{key}: with write = 'log' there is no replica" for key, given in of_replica.items() if given)
         if self.write is Written.REPLICA and self.log_keep_days:
             yield "log_keep_days: with write = 'replica' there is no log"
+        if self.deleted_keep_days and not self.soft_deletes:
+            yield "deleted_keep_days: without soft_deletes no deleted row is kept"
         yield from (f"cluster: {name} is there twice" for name in _repeated(self.cluster))
 
 

@@ -12,11 +12,12 @@ from tidemark.model.errors import ConfigError, StateError, TidemarkError
 from tidemark.model.lsn import INVALID_OID
 from tidemark.model.relation import Relation
 from tidemark.pipeline.driver.source_tables import captured_tables
+from tidemark.pipeline.lake.deletion_marks import MARK_NAMES
 from tidemark.pipeline.lake.folders import REPLICA
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
-from tidemark.pipeline.lake.row_identity import has_order
+from tidemark.pipeline.lake.row_identity import has_order, row_identity
 
 
 class BadTableSettings(ConfigError):
@@ -56,7 +57,7 @@ def check_source(
 
 def _names_columns(config: LakeConfig) -> bool:
     """Return whether a setting depends on the columns of a table."""
-    return any(one.cluster for one in config.tables)
+    return any(one.cluster or one.soft_deletes for one in config.tables)
 
 
 def _refuse(checks: Iterator[tuple[str, LakeTableConfig, Iterator[str]]]) -> None:
@@ -80,6 +81,11 @@ def _source_faults(settings: LakeTableConfig, relation: Relation) -> Iterator[st
     shape, live = shape_of(relation), relation.live_columns
     columns = {live[column.index].name: shape.field(column.index).type for column in lake_columns(relation)}
     yield from _column_faults(settings, columns)
+    if settings.soft_deletes:
+        identity = row_identity(relation)
+        if identity is not None and identity.is_whole_row:
+            yield "soft_deletes needs a key, and it has none"
+        yield from (f"soft_deletes adds the column {name}, which it has" for name in columns if name in MARK_NAMES)
 
 
 def _column_faults(settings: LakeTableConfig, columns: Mapping[str, pa.DataType]) -> Iterator[str]:

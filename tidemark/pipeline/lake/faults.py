@@ -6,9 +6,17 @@ from enum import Enum
 
 import pyarrow as pa
 
+from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position, Sequence
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
+
+
+class UnfitSettings(ConsumerFailed):
+    """Settings that a table does not permit, as it is now."""
+
+    hint = "correct the setting in [[lake.tables]], restart the pipeline, then cdcctl table resume"
+
 
 _POSITION = (pa.field("timeline", pa.int32()), pa.field("commit_lsn", pa.int64()), pa.field("ordinal", pa.int64()))
 FAULT = pa.struct(

@@ -91,6 +91,11 @@ def quoted(name: str, alias: str = "") -> str:
     return f"{alias}.{identifier}" if alias else identifier
 
 
+def sql_time(since_1970_us: int) -> str:
+    """Return a time in UTC as a literal in delta-rs's SQL."""
+    return f"arrow_cast({since_1970_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+
+
 class LakeFailed(ConsumerFailed):
     """delta-rs cannot read or write a table."""
 
@@ -315,6 +320,13 @@ class LakeTable:
         version = self.version
         with self._commit(applied) as properties:
             self.delta.delete(where, commit_properties=properties)
+        self._ensure_commit(version, applied)
+
+    def update(self, values: Mapping[str, str], where: str, applied: Applied) -> None:
+        """Set columns to SQL expressions, in the rows that match the SQL condition `where`."""
+        version = self.version
+        with self._commit(applied) as properties:
+            self.delta.update(updates=dict(values), predicate=where, commit_properties=properties)
         self._ensure_commit(version, applied)
 
     def remove_deletion_vectors(self) -> None:

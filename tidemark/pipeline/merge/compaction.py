@@ -4,11 +4,13 @@ delta-rs refuses two source rows for one key, and a replica needs only the last 
 the removal of the old key and a new row. If a TOASTed value did not change, WAL does not contain it: its value is the
 newest one of the same row, earlier in the run or in the replica, where the row possibly has its earlier key. A row that
 the replica lacks, because it was never copied, is left out until a change contains the whole row.
+
+In a replica that keeps deleted rows, a removed key is a row to put as well: with its last values, and with marks.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +18,12 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.errors import InternalError
+from tidemark.pipeline.lake.deletion_marks import marked
 from tidemark.pipeline.lake.layout import LakeColumn, RowMask, position_of, unchanged_masks
-from tidemark.pipeline.merge.keys import NAN, comparable, comparable_keys
+from tidemark.pipeline.merge.keys import NAN, Indexes, comparable, comparable_keys
 
 RowKey = tuple[object, ...]
-_ORDER = "__tidemark_order"
+_ORDER, _PUT = "__tidemark_order", "__tidemark_put"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
 
@@ -38,13 +41,18 @@ Fetch = Callable[[Sequence[RowKey], Sequence[str]], dict[RowKey, dict[str, objec
 """Reads columns of some of the replica's rows, by key."""
 
 
-def compact(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch) -> Compacted:
-    """Compact `changes`, rows of one layout in stream order, for a replica whose key is `key`."""
-    if only_adds(changes):
+def compact(
+    changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch, *, keeps_deleted: bool = False
+) -> Compacted:
+    """Compact `changes`, rows of one layout in stream order, for a replica whose key is `key`.
+
+    With `keeps_deleted`, a key that the source adds may be in the replica, and the rows to put have marks.
+    """
+    if only_adds(changes) and not keeps_deleted:
         puts = _flat(changes, AFTER, columns)
         if _are_distinct(comparable_keys(puts, key)):
             return Compacted(puts, puts.select(list(key)).slice(0, 0), {}, only_new=True)
-    run = _ChangeRun(changes, columns, key)
+    run = _ChangeRun(changes, columns, key, keeps_deleted=keeps_deleted)
     return _compact_by_row(run, fetch) if run.unchanged else _compact_by_column(run)
 
 
@@ -66,9 +74,12 @@ def _are_distinct(keys: pa.Table) -> bool:
 class _ChangeRun:
     """The input of compaction: new rows, keys before and after, and the effect of each change on them."""
 
-    def __init__(self, changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]) -> None:
+    def __init__(
+        self, changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], *, keeps_deleted: bool
+    ) -> None:
         self.changes = changes
         self.key = list(key)
+        self.keeps_deleted = keeps_deleted
         self.ops = changes.column("_op").to_numpy()
         self.deletes = self.ops == "d"
         self.new, self.old, self.unchanged = new_and_old_rows(changes, columns)
@@ -92,17 +103,42 @@ def _compact_by_column(run: _ChangeRun) -> Compacted:
     put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
     new, old = comparable_keys(run.new, run.key), comparable_keys(run.old, run.key)
     # Within a change the old key is removed before the new one is put: even numbers remove, odd numbers put.
+    removes, puts = pa.array(remove_at * 2), pa.array(put_at * 2 + 1)
+    unput = pa.nulls(len(removes), puts.type)
     entries = pa.concat_tables(
         [
-            old.take(pa.array(remove_at)).append_column(_ORDER, pa.array(remove_at * 2)),
-            new.take(pa.array(put_at)).append_column(_ORDER, pa.array(put_at * 2 + 1)),
+            old.take(pa.array(remove_at)).append_column(_ORDER, removes).append_column(_PUT, unput),
+            new.take(pa.array(put_at)).append_column(_ORDER, puts).append_column(_PUT, puts),
         ]
     )
-    newest = entries.group_by(run.key, use_threads=False).aggregate([(_ORDER, "max")])
-    last = np.sort(newest.column(f"{_ORDER}_max").to_numpy())
-    puts, removals = last[last % 2 == 1] // 2, last[last % 2 == 0] // 2
-    removed = run.old.select(run.key).take(pa.array(removals))
-    return Compacted(run.new.take(pa.array(puts)), removed, {}, only_new=False)
+    wanted = [(_ORDER, "max"), (_PUT, "max")] if run.keeps_deleted else [(_ORDER, "max")]
+    newest = entries.group_by(run.key, use_threads=False).aggregate(wanted).sort_by(f"{_ORDER}_max")
+    last = newest.column(f"{_ORDER}_max").to_numpy()
+    is_put = last % 2 == 1
+    if run.keeps_deleted:
+        put = pc.fill_null(newest.column(f"{_PUT}_max"), -1).to_numpy()
+        return _with_deleted(run, last // 2, put // 2, is_put)
+    removed = run.old.select(run.key).take(pa.array(last[~is_put] // 2))
+    return Compacted(run.new.take(pa.array(last[is_put] // 2)), removed, {}, only_new=False)
+
+
+def _with_deleted(run: _ChangeRun, last: Indexes, put: Indexes, is_put: RowMask) -> Compacted:
+    """Return the rows of all keys, by their last change and the last one that put the row, -1 if the run has none."""
+    in_run, count = put >= 0, run.changes.num_rows
+    columns = []
+    for column in run.new.schema:
+        values, at = run.new.column(column.name), pa.array(put, mask=~in_run)
+        if column.name in run.key:
+            values, at = _chained(values, run.old.column(column.name)), pa.array(np.where(in_run, put, count + last))
+        columns.append(values.take(at))
+    others = [name for name in run.new.schema.names if name not in run.key]
+    kept = {} if in_run.all() else dict.fromkeys(others, pa.array(~in_run))
+    puts = marked(pa.table(columns, names=run.new.schema.names), run.changes, pa.array(last, mask=is_put))
+    return Compacted(puts, run.new.select(run.key).slice(0, 0), kept, only_new=False)
+
+
+def _chained(first: pa.ChunkedArray, second: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([*first.chunks, *second.chunks], first.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +150,33 @@ class _NewestState:
 
     change: int
     sources: dict[str, int | RowKey]
+    deleted_by: int | None = None  # the change that deleted the row, in a replica that keeps it
+    is_old: bool = False  # the key is that before the change
 
 
 def _compact_by_row(run: _ChangeRun, fetch: Fetch) -> Compacted:
     new_keys, old_keys = keys_of(run.new, run.key), keys_of(run.old, run.key)
     rows: dict[RowKey, _NewestState | None] = {}
+
+    def deleted(key: RowKey, at: int) -> _NewestState | None:
+        """Return the state of a row after its deletion."""
+        if not run.keeps_deleted:
+            return None
+        earlier = rows.get(key)
+        if earlier is not None:
+            return replace(earlier, deleted_by=at)
+        others = (name for name in run.new.schema.names if name not in run.key)
+        return _NewestState(at, dict.fromkeys(others, key), at, is_old=True)
+
     for at, key in enumerate(new_keys):
         if run.deletes[at]:
-            rows[old_keys[at]] = None
+            rows[old_keys[at]] = deleted(old_keys[at], at)
             continue
         origin = old_keys[at] if run.moves[at] else key
         kept = [name for name, mask in run.unchanged.items() if mask[at]]
         sources = _sources(run, at, rows.get(origin, origin), kept) if kept else {}
         if run.moves[at]:
-            rows[origin] = None
+            rows[origin] = deleted(origin, at)
         rows[key] = _NewestState(at, sources)
     gone = [key for key, row in rows.items() if row is None]
     removed = pa.table(
@@ -141,7 +190,7 @@ def _compact_by_row(run: _ChangeRun, fetch: Fetch) -> Compacted:
 def _sources(
     run: _ChangeRun, at: int, earlier: _NewestState | RowKey | None, kept: Sequence[str]
 ) -> dict[str, int | RowKey]:
-    if earlier is None:
+    if earlier is None or (isinstance(earlier, _NewestState) and earlier.deleted_by is not None):
         raise InternalError(f"an update refers to a value of a row that does not exist: {position_of(run.changes, at)}")
     if isinstance(earlier, _NewestState):
         return {name: earlier.sources.get(name, earlier.change) for name in kept}
@@ -171,11 +220,17 @@ def _puts(
         sources = [(key, row.sources.get(name, row.change), row.change) for key, row in rows]
         # A value that the replica keeps in place is not written, so any value may be here.
         at = [indexes.get(source, change) if isinstance(source, tuple) else source for _, source, change in sources]
+        if name in run.key:
+            base, values = len(values), _chained(values, run.old.column(name))
+            at = [base + row.change if row.is_old else own for (_, row), own in zip(rows, at, strict=True)]
         columns.append(values.take(pa.array(at, pa.int64())))
         stays = [source == key for key, source, _ in sources]
         if any(stays):
             kept[name] = pa.array(stays)
-    return pa.table(columns, names=run.new.schema.names), kept
+    puts = pa.table(columns, names=run.new.schema.names)
+    if run.keeps_deleted:
+        puts = marked(puts, run.changes, pa.array([row.deleted_by for _, row in rows], pa.int64()))
+    return puts, kept
 
 
 def _moved(key: RowKey, row: _NewestState) -> Iterator[tuple[str, RowKey]]:

@@ -18,7 +18,7 @@ from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
+from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted, sql_time
 from tidemark.pipeline.lake.layout import (
     META,
     Shapes,
@@ -109,8 +109,7 @@ class ChangeLog:
 
 def expire_rows(table: LakeTable, before_us: int) -> None:
     """Delete the rows whose transaction was committed before a time. TRUNCATEs have no time, and stay."""
-    before = f"arrow_cast({before_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
-    table.delete(f"{quoted('_commit_time')} < {before}", table.applied)
+    table.delete(f"{quoted('_commit_time')} < {sql_time(before_us)}", table.applied)
 
 
 def log_rows(step: Rows) -> pa.Table:

@@ -12,7 +12,7 @@ or that identity. At the first update or delete this table is emptied and *block
 that replaces all rows unblocks it. The replica of a table that lost its key remains unchanged, and is blocked as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -34,12 +34,21 @@ from tidemark.model.change import (
     SchemaEvent,
     Truncation,
 )
-from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.model.relation import TABLEOID_NUMBER, Relation
+from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.deletion_marks import (
+    DELETED,
+    MARK_NAMES,
+    MARK_NUMBERS,
+    MARKS,
+    NOT_DELETED,
+    marks_after,
+    not_deleted,
+)
+from tidemark.pipeline.lake.faults import UnfitSettings
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
@@ -58,6 +67,7 @@ from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.compaction import compact, only_adds
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, merge_whole_rows, rows_of
 from tidemark.pipeline.merge.whole_rows import net_rows
+from tidemark.pipeline.sinks.replica_rows import kept_by, new_rows, of_partition, with_kept
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, after, steps
 
@@ -82,12 +92,15 @@ class Replica:
         rows_max: int = MERGE_ROWS,
         cluster: Sequence[str] = (),
         keeps_columns: bool = False,
+        keeps_deleted: bool = False,
     ) -> None:
         """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
 
         One merge has at most `rows_max` rows, or those of one item. Files are sorted by the source's columns `cluster`,
         then by key. With `keeps_columns`, a column that a version lacks stays, and is NULL in the rows of that version.
+        With `keeps_deleted`, deleted rows stay, with marks.
         """
+        self._keeps_deleted = keeps_deleted
         self._rows_max, self._cluster, self._keeps_columns = rows_max, cluster, keeps_columns
         self._open_table = open_table
         self.uri = uri
@@ -125,6 +138,8 @@ class Replica:
     def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
         self._identity = row_identity(step.relation, self._cluster)
         is_keyed = self._identity is not None
+        if self._keeps_deleted and self._identity is not None and self._identity.is_whole_row:
+            raise UnfitSettings(f"{step.relation.qualified_name}: soft_deletes needs a key, and the table has none")
         if not is_keyed and not table.exists:
             table = self._unkeyed()
         elif not is_keyed and table.uri == self.uri:
@@ -183,18 +198,26 @@ class Replica:
         if identity is not None and identity.is_whole_row:
             self._whole_rows(table, step, identity.columns, applied)
         elif identity is not None:
-            key = identity.columns
-            compacted = compact(step.changes, lake_columns(step.relation), key, partial(rows_of, table, key))
-            if compacted.only_new:
-                append_rows(table, compacted.puts, identity.sorted_by, applied)
-            else:
-                merge_rows(table, compacted, key, applied, identity.sorted_by)
+            self._keyed_rows(table, step, identity, applied)
         elif only_adds(step.changes):
-            table.append(new_rows(step), applied)
+            table.append(self._new_rows(step), applied)
         else:
             # The change does not identify its row; the replica stops rather than guesses. The log has every change.
             table.overwrite(table.schema.empty_table(), replace(applied, blocked=True))
         passed(Failpoint.REPLICA_CHANGED)
+
+    def _keyed_rows(self, table: LakeTable, step: Rows, identity: RowIdentity, applied: Applied) -> None:
+        key, columns = identity.columns, lake_columns(step.relation)
+        # NB: a deleted row may have the key of a new one, but a copy begins with an empty replica.
+        is_copied = table.applied.copy_sequence != NO_SEQUENCE and only_adds(step.changes)
+        keeps_deleted = self._keeps_deleted and not is_copied
+        compacted = compact(step.changes, columns, key, partial(rows_of, table, key), keeps_deleted=keeps_deleted)
+        if self._keeps_deleted and is_copied:
+            compacted = replace(compacted, puts=not_deleted(compacted.puts))
+        if compacted.only_new:
+            append_rows(table, compacted.puts, identity.sorted_by, applied)
+        else:
+            merge_rows(table, compacted, key, applied, identity.sorted_by)
 
     def _whole_rows(self, table: LakeTable, step: Rows, columns: Sequence[str], applied: Applied) -> None:
         """Apply changes of a table without a key; a change without its whole old row ends the updates of the replica.
@@ -202,7 +225,7 @@ class Replica:
         NB: partitions of one table may have different replica identities.
         """
         if only_adds(step.changes):
-            append_rows(table, new_rows(step), columns, applied)
+            append_rows(table, self._new_rows(step), columns, applied)
             return
         net = net_rows(step.changes, lake_columns(step.relation))
         if net is None:
@@ -214,7 +237,7 @@ class Replica:
         aside = self.staging_table()
         late = after(step.changes, aside.applied.position)
         if late.num_rows:
-            aside.append(new_rows(step, late), replace(aside.applied, sequence=step.sequence, position=step.last))
+            aside.append(self._new_rows(step, late), replace(aside.applied, sequence=step.sequence, position=step.last))
             passed(Failpoint.REWRITE_STAGED)
 
     # Events
@@ -230,24 +253,39 @@ class Replica:
             case Truncation():
                 self._reshape(table, event.relation, self._shapes(event.relation), table.applied)
                 if event.partition:
-                    table.delete(_of_partition(event.relation, event.partition), applied)
+                    self._delete(table, event.relation, of_partition(event.relation, event.partition), applied)
                 else:
-                    table.delete(None, replace(applied, blocked=False))
+                    self._delete(table, event.relation, None, replace(applied, blocked=False))
             case PartitionEvent(change=PartitionChange.DETACH | PartitionChange.DROP) if table.exists:
-                table.delete(_of_partition(event.relation, event.partition.oid), applied)
+                self._delete(table, event.relation, of_partition(event.relation, event.partition.oid), applied)
             case CopyBoundary():
                 self._bound_copy(table, event, applied)
             case RewriteBoundary():
                 self._bound_rewrite(table, event, applied)
             case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as relation) if _is_made_empty(event):
                 # NB: an existing table that was unlogged for a while: its deletions in that time are not in WAL.
-                _empty(table, self._layout(table, relation, self._shapes(relation)), replace(applied, blocked=False))
+                self._make_empty(table, relation, replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
                 self._redeclare(table, event.before, relation)
                 self._reshape(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
             case _:  # a rewrite changes columns and rows together; a dropped table stays unchanged
                 return
         passed(Failpoint.REPLICA_CHANGED)
+
+    def _delete(self, table: LakeTable, relation: Relation, where: str | None, applied: Applied) -> None:
+        """Delete the rows that match the SQL condition `where`, or all; or mark them as deleted."""
+        if not self._keeps_deleted:
+            table.delete(where, applied)
+            return
+        self._reshape(table, relation, self._shapes(relation), table.applied)
+        live = f"NOT {quoted(DELETED)}"
+        table.update(marks_after(applied.position), f"{live} AND {where}" if where else live, applied)
+
+    def _make_empty(self, table: LakeTable, relation: Relation, applied: Applied) -> None:
+        if self._keeps_deleted and table.exists:
+            self._delete(table, relation, None, applied)
+        else:
+            _empty(table, self._layout(table, relation, self._shapes(relation)), applied)
 
     def _bound_copy(self, table: LakeTable, event: CopyBoundary, applied: Applied) -> None:
         copying = replace(
@@ -258,12 +296,15 @@ class Replica:
         )
         relation, columns, comments = event.relation, self._shapes(event.relation), event.comments
         if not table.exists:
-            table.create(replica_schema(relation, columns, comments or ()), copying, table_comment(comments))
+            wanted = self._with_marks(relation, replica_schema(relation, columns, comments or ()))
+            table.create(wanted, copying, table_comment(comments))
         elif event.begin and comments is not None:
             table.describe((), table_comment(comments))
-            table.overwrite(replica_schema(relation, columns, comments).empty_table(), copying)
+            wanted = self._with_marks(relation, replica_schema(relation, columns, comments))
+            table.overwrite(wanted.empty_table(), copying)
         elif event.begin:
-            table.overwrite(_described(table, relation, columns).empty_table(), copying)
+            wanted = self._with_marks(relation, _described(table, relation, columns))
+            table.overwrite(wanted.empty_table(), copying)
         else:
             table.append(table.schema.empty_table(), copying)
 
@@ -275,10 +316,12 @@ class Replica:
             return
         if not table.exists:
             table.create(aside.schema, table.applied)
+        kept = kept_by(event, keeps_deleted=self._keeps_deleted)
+        rows = aside.scan() if kept is None else with_kept(table, aside, kept)
         if not event.partition:
-            table.overwrite(aside.scan(), replace(applied, blocked=False))
+            table.overwrite(rows, replace(applied, blocked=False))
         elif not table.applied.blocked:
-            table.overwrite(_with_others(table, aside, event), applied)
+            table.overwrite(rows, applied)
         passed(Failpoint.REWRITE_ENDED)
         _empty(aside, aside.schema, applied)
         aside.forget_files()
@@ -291,11 +334,27 @@ class Replica:
 
     def _layout(self, table: LakeTable, relation: Relation, columns: pa.StructType) -> pa.Schema:
         """Return the layout of `relation`, with the columns of `table` that it lacks if they are kept."""
-        wanted = _described(table, relation, columns)
+        wanted = self._with_marks(relation, _described(table, relation, columns))
         if not self._keeps_columns or not table.exists:
             return wanted
-        found = numbered(wanted)
-        return pa.schema([*wanted, *(field for number, field in numbered(table.schema).items() if number not in found)])
+        known = {*numbered(wanted), *MARK_NUMBERS}
+        return pa.schema([*wanted, *(field for number, field in numbered(table.schema).items() if number not in known)])
+
+    def _with_marks(self, relation: Relation, layout: pa.Schema) -> pa.Schema:
+        """Return a layout with the columns of marks if deleted rows are kept."""
+        if not self._keeps_deleted:
+            return layout
+        taken = [name for name in layout.names if name.lower() in MARK_NAMES]
+        if taken:
+            raise UnfitSettings(
+                f"{relation.qualified_name}: soft_deletes adds the column {taken[0]}, which the table has already"
+            )
+        return pa.schema([*layout, *MARKS])
+
+    def _new_rows(self, step: Rows, changes: pa.Table | None = None) -> pa.Table:
+        """Return the new rows of a run, or of a part of it, in the replica's layout."""
+        rows = new_rows(step, changes)
+        return not_deleted(rows) if self._keeps_deleted else rows
 
     def _redeclare(self, table: LakeTable, before: Relation | None, after: Relation) -> None:
         """Set the declared types of the columns of which an event changed nothing else."""
@@ -312,12 +371,16 @@ class Replica:
         conversions: Conversions = _NONE,
     ) -> None:
         """Give the replica the layout of `relation`, create it if missing, and rerender its rows by `conversions`."""
-        if not table.exists:
-            table.create(replica_schema(relation, columns), applied)
-            return
-        schema = table.schema
         wanted = self._layout(table, relation, columns)
+        if not table.exists:
+            table.create(wanted, applied)
+            return
+        if MARK_NUMBERS & numbered(table.schema).keys() and not self._keeps_deleted:
+            table.delete(quoted(DELETED), table.applied)  # the setting was removed
+        schema = table.schema
         constants = self._constants(relation, self._dialect)
+        if self._keeps_deleted:
+            constants = {**constants, **NOT_DELETED}
         plan = plan_reshape(schema, wanted, constants)
         if plan is None and not conversions:
             return
@@ -344,45 +407,6 @@ def _needs_no_key(table: LakeTable, step: Rows | EventStep) -> bool:
         return not blocked
     replaces_rows = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
     return is_root and (replaces_rows or not blocked)
-
-
-def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
-    """Return the new rows of a run, or of a part of it, in the replica's layout."""
-    after_rows = (step.changes if changes is None else changes).column(AFTER).combine_chunks()
-    children = after_rows.flatten()
-    schema = replica_schema(step.relation, after_rows.type)
-    return pa.table([children[column.index] for column in lake_columns(step.relation)], schema=schema)
-
-
-def _of_partition(relation: Relation, partition: Oid) -> str:
-    """Return the condition that a row belongs to a partition."""
-    return f"{quoted(_tableoid(relation))} = {partition}"
-
-
-def _tableoid(relation: Relation) -> str:
-    return next(column.name for column in lake_columns(relation) if column.number == TABLEOID_NUMBER)
-
-
-def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> pa.RecordBatchReader:
-    """Yield the rewritten rows of a partition, and the rows of all other partitions in the same layout.
-
-    NB: values that do not fit are NULL there: a change of types rewrites every partition, so their rows follow.
-    """
-    wanted = aside.schema
-    reshape = reshaper(table.schema, wanted, {}, {}, lenient=True)
-
-    rewritten, applied = (
-        aside.scan(wanted.names),
-        table.scan(),
-    )  # NB: scanned outside of `batches`: delta-rs consumes the batches inside its runtime
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield from rewritten
-        for batch in map(reshape, applied):
-            others = pc.not_equal(batch.column(_tableoid(event.relation)), event.partition)
-            yield batch.filter(others)
-
-    return pa.RecordBatchReader.from_batches(wanted, batches())
 
 
 def _described(table: LakeTable, relation: Relation, columns: pa.StructType) -> pa.Schema:

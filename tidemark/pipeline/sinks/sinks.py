@@ -31,6 +31,7 @@ from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.deletion_marks import expire_deleted
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.kept_tables import KeptTables
@@ -320,11 +321,14 @@ class Lake:
             rows_max=settings.merge_rows,
             cluster=settings.cluster,
             keeps_columns=pinned is not None,
+            keeps_deleted=settings.soft_deletes,
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(delivered_items(some), recorded)
             if replica.has_passed(COMPACT_EVERY):
+                if settings.deleted_keep_days:
+                    expire_deleted(replica, self._clock.wall_us() - settings.deleted_keep_days * USECS_PER_DAY)
                 applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
             return replica
 

@@ -26,7 +26,7 @@ from tidemark.pipeline.delta_log.commits import CommitUnreadable, changed_column
 from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.failures import first_reason, is_of_host, is_of_process, reports_full_disk
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak, UnfitSettings
 from tidemark.pipeline.lake.lake_table import (
     REASON_MAX,
     REOPENED_MAX,
@@ -42,7 +42,7 @@ from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 RETRY_WAITS_S = (0.1, 1.0)  # between the attempts to write one table; those of other tables continue
-_PAUSING = (LakeFailed, TableMoved, UnfitRows, CommitUnreadable, SchemaChangeRefused)
+_PAUSING = (LakeFailed, TableMoved, UnfitRows, UnfitSettings, CommitUnreadable, SchemaChangeRefused)
 _NOT_WRITTEN = "a new copy could not be written"
 
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
