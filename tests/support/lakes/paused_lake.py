@@ -8,6 +8,7 @@ from tests.support.lakes.lakes import IDENTITY, folder_of
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.servers.small_disk import read_only
 from tests.support.workloads.feeder import feed, make_state
+from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.io.state.accepted_breaks import accept_breaks, accepted_breaks, log_key
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.resume_requests import request_resume
@@ -43,6 +44,8 @@ class ScriptedTimes(SlowWrites):
 class PausedLake:
     """A state folder and a lake below `root`."""
 
+    config = DEFAULT_LAKE
+
     def __init__(self, root: Path, *, outbox: str = "0a0b", bytes_max: int = 1 << 22) -> None:
         self.root = root
         self.bytes_max = bytes_max
@@ -68,7 +71,15 @@ class PausedLake:
         def accepted() -> dict[str, str]:
             return dict(accepted_breaks(self.state, READER))
 
-        return Lake(str(self.lake), IDENTITY, shape_of, constants_of, accepted=accepted, slow_writes=self._slow_writes)
+        return Lake(
+            str(self.lake),
+            IDENTITY,
+            shape_of,
+            constants_of,
+            accepted=accepted,
+            config=self.config,
+            slow_writes=self._slow_writes,
+        )
 
     def accept_break(self, table: ScriptedTable) -> None:
         """Accept the present break of the table's log."""

@@ -39,6 +39,7 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_policy: SchemaPolicy = SchemaPolicy.EVOLVE
     cluster: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=4)] = ()
     merge_rows: Annotated[int, Meta(ge=1_000, le=100_000_000)] = MERGE_ROWS
+    merge_interval_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
     soft_deletes: bool = False
     deleted_keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
 
@@ -48,6 +49,7 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             of_replica = {
                 "cluster": bool(self.cluster),
                 "merge_rows": self.merge_rows != MERGE_ROWS,
+                "merge_interval_s": bool(self.merge_interval_s),
                 "soft_deletes": self.soft_deletes,
             }
             yield from (f"{key}: with write = 'log' there is no replica" for key, given in of_replica.items() if given)

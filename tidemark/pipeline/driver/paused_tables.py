@@ -14,14 +14,11 @@ from tidemark.io.state.accepted_breaks import log_key
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.resume_requests import close_request, is_requested, request_resume, requested_keys
 from tidemark.model.change import CopyBoundary
-from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.portions import ITEMS, PORTION_BYTES
+from tidemark.pipeline.driver.slices import KeptBytes, table_slice
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
-from tidemark.wire.values import HEADER_BYTES
 
 
 class PausedTables:
@@ -32,8 +29,7 @@ class PausedTables:
         self._state = state
         self._reader = reader
         self._bytes_max = bytes_max
-        self._after = self._upto = NO_SEQUENCE  # of the outbox values that were measured last
-        self._kept_bytes = 0
+        self._kept = KeptBytes(outbox)
 
     def close_old_requests(self, lake: Lake) -> None:
         """Remove the requests for tables that are not paused."""
@@ -70,7 +66,7 @@ class PausedTables:
         for of in requested:
             after = lake.paused[of]
             try:
-                items, upto = self._slice(of, after, lake.positions.applied.sequence)
+                items, upto = table_slice(self._outbox, of, after, lake.positions.applied.sequence)
             except OutboxTrimmed:
                 lake.give_up([of], "the outbox no longer contains its changes")
                 items, upto = [], lake.positions.applied.sequence
@@ -81,28 +77,12 @@ class PausedTables:
                 close_request(self._state, self._reader, log_key(*of))
         return True
 
-    def _slice(self, of: TableId, after: OutboxSequence, end: OutboxSequence) -> tuple[list[LakeItem], OutboxSequence]:
-        """Return the next items of a table after `after`, up to `end` at most, and the value up to which they are."""
-        if after >= end:
-            return [], end
-        upto = min(self._outbox.plan(after, PORTION_BYTES), end)
-        items: list[LakeItem] = []
-        for header in self._outbox.headers(after, upto):
-            if header.kind in ITEMS and (header.database, header.relation) == of:
-                values = self._outbox.read(OutboxSequence(header.sequence - 1), header.sequence)
-                items += ((header.sequence, value.item()) for value in values)
-        return items, upto
-
     def _excess(self, after: OutboxSequence, upto: OutboxSequence) -> str:
         """Return why the outbox does not keep the values after `after` any longer; "" if it does."""
-        if after != self._after:
-            self._after, self._upto, self._kept_bytes = after, after, 0
         try:
-            new = self._outbox.headers(self._upto, upto)
+            kept = self._kept.measure(after, upto)
         except OutboxTrimmed:
             return "the outbox no longer contains its changes"
-        self._upto = upto
-        self._kept_bytes += sum(HEADER_BYTES + header.payload_length for header in new)
-        if self._kept_bytes <= self._bytes_max:
+        if kept <= self._bytes_max:
             return ""
-        return f"the outbox kept {self._kept_bytes} bytes for it, more than the {self._bytes_max} of --paused-bytes"
+        return f"the outbox kept {kept} bytes for it, more than the {self._bytes_max} of --paused-bytes"

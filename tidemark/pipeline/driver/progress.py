@@ -196,9 +196,9 @@ def _stale_names(positions: Positions) -> list[str]:
 
 
 def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:
-    """Yield the faults of a table, with `log` or `replica`; what the configuration excludes is none."""
+    """Yield the faults of a table, with `log` or `replica`; what the configuration excludes or defers is none."""
     for name, target in (("log", table.log), ("replica", table.replica)):
-        if target.fault is not None and target.fault.kind is not FaultKind.EXCLUDED:
+        if target.fault is not None and target.fault.kind not in (FaultKind.EXCLUDED, FaultKind.DEFERRED):
             yield name, target.fault
 
 

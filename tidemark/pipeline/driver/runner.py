@@ -30,6 +30,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
+from tidemark.pipeline.driver.deferred_replicas import DeferredReplicas
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.metrics import PipelineMetrics
@@ -106,7 +107,9 @@ class Pipeline:
         self._progress = progress
         self._log = log
         self._stop = threading.Event()  # replaced by the caller's in `run`
-        self._paused = PausedTables(outbox, settings.state, settings.reader, paused_bytes(settings, outbox))
+        kept_bytes = paused_bytes(settings, outbox)
+        self._paused = PausedTables(outbox, settings.state, settings.reader, kept_bytes)
+        self._deferred = DeferredReplicas(outbox, kept_bytes)
         self._lake = self._open_lake()
         self._paused.close_old_requests(self._lake)
         tables = self._lake.positions.tables
@@ -222,14 +225,21 @@ class Pipeline:
         failure = query.exception()
         if failure is not None and not stop.is_set():
             raise failure
+        while self._settings.once and not stop.is_set() and self._resume(is_end=True):
+            notify(ALIVE)
 
-    def _resume(self) -> bool:
-        """Let resumed tables catch up by one slice, between two batches; return whether there was one."""
-        if not self._lake.paused or not self._in_batch.acquire(timeout=POLL_S):
+    def _resume(self, *, is_end: bool = False) -> bool:
+        """Let tables that are behind catch up by one slice, between two batches; return whether there was one.
+
+        They are the resumed ones, and deferred replicas that are due; at the end all deferred ones.
+        """
+        lake = self._lake
+        if not (lake.paused or lake.deferred) or not self._in_batch.acquire(timeout=POLL_S):
             return False
         try:
-            before = self._lake.positions.tables
-            if not self._paused.resume(self._lake, lambda: self._progress.record_tables(self._lake.positions)):
+            before = lake.positions.tables
+            is_resumed = self._paused.resume(lake, lambda: self._progress.record_tables(lake.positions))
+            if not self._deferred.merge(lake, all_of_them=is_end) and not is_resumed:
                 return False
             report_changes(self._log, before, self._lake.positions.tables)
             self._confirm(NO_SEQUENCE)

@@ -32,6 +32,7 @@ from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.deletion_marks import DELETED, MARK_NAMES, MARK_NUMBERS
+from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import LakeColumn, key_names, lake_columns, numbered
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
@@ -80,12 +81,14 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
             view = store.view()
             delivered = view.delivered.pointer.position.commit_lsn if view.delivered is not None else Lsn(0)
             positions = Positions(str(lake.absolute()), store.identity)
-            if delivered >= lsn and positions.applied.sequence >= view.ledger.head:
+            deferred = [one for one in positions.tables.values() if one.replica.is_faulty(FaultKind.DEFERRED)]
+            if delivered >= lsn and positions.applied.sequence >= view.ledger.head and not deferred:
                 return positions
             if time.monotonic() >= deadline:
                 raise LakeBehind(
                     f"after {wait_s:.0f} s, {format_lsn(delivered)} of {format_lsn(lsn)} is delivered, and the lake "
-                    f"contains {positions.applied.sequence} of {view.ledger.head} outbox values"
+                    f"contains {positions.applied.sequence} of {view.ledger.head} outbox values; {len(deferred)} "
+                    "replicas wait for their merge interval"
                 )
             time.sleep(POLL_S)
 

@@ -24,7 +24,7 @@ FAULT = pa.struct(
         pa.field("kind", pa.string()),
         pa.field("reason", pa.string()),
         *_POSITION,
-        pa.field("sequence", pa.int64()),  # of a paused table: the outbox keeps its changes after this value
+        pa.field("sequence", pa.int64()),  # of a paused or deferred table: the outbox keeps its changes after it
     ]
 )
 BREAK = pa.struct(
@@ -42,6 +42,7 @@ class FaultKind(Enum):
     DIVERGED = "diverged"  # another writer changed it, or it is damaged: needs a new copy of the source's rows
     STOPPED = "stopped"  # a property restricts writes: the property must be removed
     PAUSED = "paused"  # writes to it failed: the operator must resume it
+    DEFERRED = "deferred"  # a replica that is merged at intervals: its interval must have passed
     EXCLUDED = "excluded"  # the configuration says so
 
 
@@ -49,7 +50,7 @@ class FaultKind(Enum):
 class Fault:
     """Why a table is not written; `position` is that of its last written change.
 
-    A paused table contains everything up to the outbox value `sequence`.
+    A paused or deferred table contains everything up to the outbox value `sequence`.
     """
 
     kind: FaultKind

@@ -202,7 +202,7 @@ def checked(lake: OpenedLake, *, reads_files: bool) -> dict[str, LakeReport]:
 
 def _faults(table: TablePosition, delta: LakeDelta, *, reads_files: bool) -> Iterator[str]:
     version = delta.entry.recorded.version
-    if delta.entry.fault is not None:
+    if delta.entry.fault is not None and delta.entry.fault.kind is not FaultKind.DEFERRED:
         if delta.entry.fault.kind is not FaultKind.EXCLUDED:
             yield from _recorded_fault(delta)
         return

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.io.host.clock import SystemClock
@@ -39,7 +40,7 @@ from tidemark.pipeline.sinks.lake_batch import (
     split_items,
 )
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
-from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.steps import Delivered, last_position
 from tidemark.pipeline.sinks.table_states import breaks_after, diverged_table, fault_state, state_after
 from tidemark.pipeline.sinks.table_writes import TableWrites
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
@@ -93,6 +94,7 @@ class Lake:
             config=config,
         )
         self._is_over = is_over
+        self._config = config
         self._clock = SystemClock()
         self._slow_writes = slow_writes or SlowWrites(config.slow_write_s)
         self._write_s = LONG_WRITE_S + 1.0  # of a log or replica in the last batch; the first batch opens all
@@ -109,34 +111,56 @@ class Lake:
     @property
     def paused(self) -> dict[TableId, OutboxSequence]:
         """Return the paused tables, each with the value of the outbox after which its changes are needed."""
+        return self._behind(FaultKind.PAUSED)
+
+    @property
+    def deferred(self) -> dict[TableId, OutboxSequence]:
+        """Return the tables whose replica is deferred, each with the value after which its changes are needed."""
+        return self._behind(FaultKind.DEFERRED)
+
+    def _behind(self, kind: FaultKind) -> dict[TableId, OutboxSequence]:
         found = {}
         for of, table in self.positions.tables.items():
             faults = (table.log.fault, table.replica.fault)
-            needed = [fault.sequence for fault in faults if fault is not None and fault.kind is FaultKind.PAUSED]
+            needed = [fault.sequence for fault in faults if fault is not None and fault.kind is kind]
             if needed:
                 found[of] = min(needed)
         return found
 
     @property
     def contained(self) -> OutboxSequence:
-        """Return the sequence up to which every table contains the values of the outbox, also the paused ones."""
-        return min([self.positions.applied.sequence, *self.paused.values()])
+        """Return the sequence up to which every table contains the values of the outbox, also those that are behind."""
+        return min([self.positions.applied.sequence, *self.paused.values(), *self.deferred.values()])
 
-    def give_up(self, tables: Collection[TableId], reason: str) -> None:
-        """Make paused tables diverge: they need a new copy. The next batch records it."""
-        given_up = {of: diverged_table(self.positions.tables[of], reason) for of in tables}
+    def is_due(self, of: TableId) -> bool:
+        """Return whether a deferred replica has to be merged."""
+        settings = self._config.settings_of(self.positions.tables[of].qualified_name)
+        return self._writes.intervals.is_due(of, settings)
+
+    def give_up(self, tables: Collection[TableId], reason: str, kind: FaultKind = FaultKind.PAUSED) -> None:
+        """Make paused or deferred tables diverge: they need a new copy. The next batch records it."""
+        given_up = {of: diverged_table(self.positions.tables[of], reason, kind) for of in tables}
         self.positions.tables = {**self.positions.tables, **given_up}
 
-    def catch_up(self, of: TableId, items: Sequence[LakeItem], upto: OutboxSequence) -> None:
-        """Apply to a paused table its items up to the outbox value `upto`; at the end of the lake it is resumed."""
+    def catch_up(
+        self,
+        of: TableId,
+        items: Sequence[LakeItem],
+        upto: OutboxSequence,
+        kind: Literal[FaultKind.PAUSED, FaultKind.DEFERRED] = FaultKind.PAUSED,
+    ) -> None:
+        """Apply to a paused or deferred table its items up to the value `upto`; at the end of the lake it is live.
+
+        NB: the items begin where this kind of fault did; a log or replica with another one may need earlier ones.
+        """
         self.positions.check_present()
         known, applied = self.positions.tables[of], self.positions.applied
         split, is_last = split_items(items), upto >= applied.sequence
 
         def write(target: TargetTable, some: Sequence[StoredItem]) -> Outcome:
-            if target.known.fault is None:
+            if target.known.fault is None and kind is FaultKind.PAUSED:
                 return apply_batch(target, some, applied.sequence, self._is_over)
-            if target.known.is_faulty(FaultKind.PAUSED):
+            if target.known.is_faulty(kind):
                 return catch_up(target, some, upto, is_last=is_last, is_over=self._is_over)
             return Outcome(target.known, target.applied)
 
@@ -148,6 +172,8 @@ class Lake:
             outcomes = [self._writes.log(of, own, write), self._writes.replica(of, own, write)]
             # NB: the items may be older than the name.
             reached = replace(self._reached(of, own, *outcomes), namespace=known.namespace, name=known.name)
+        if is_last:
+            self._writes.intervals.record_merge(of)
         passed(Failpoint.TABLE_CAUGHT_UP)
         self.positions.check_present()
         self._record(self.positions.outbox, [reached], applied, outcomes)
@@ -160,6 +186,7 @@ class Lake:
         if batch.outbox != self.positions.outbox:
             since = OutboxSequence(batch.items[0][0] - 1) if batch.items else batch.end
             self.give_up(self.paused.keys(), "another outbox continues the lake, without the changes of its pause")
+            self._rebase_deferred(batch, since)
         split = split_items(batch.items)
         self._add_stopped(split)
         self._add_changed(split)
@@ -173,7 +200,7 @@ class Lake:
                     table,
                     items,
                     pool.submit(self._writes.log, table, items, write),
-                    pool.submit(self._writes.replica, table, items, write),
+                    pool.submit(self._writes.replica, table, items, write, since),
                 )
                 for table, items in split.tables.items()
             ]
@@ -209,6 +236,23 @@ class Lake:
         ]
         self._record(batch.outbox, touched, applied, done)
         passed(Failpoint.POSITIONS_WRITTEN)
+
+    def _rebase_deferred(self, batch: LakeBatch, since: OutboxSequence) -> None:
+        """Let deferred replicas continue with a new outbox, which ends after `since`, if it has all their changes.
+
+        It has them if it repeats a change that the replica contains: an outbox has no holes.
+        """
+        first = last_position(batch.items[0][1]) if batch.items else None
+        for of in self.deferred:
+            table = self.positions.tables[of]
+            fault = table.replica.fault
+            assert fault is not None, table
+            if first is not None and first <= fault.position:
+                rebased = replace(table, replica=replace(table.replica, fault=replace(fault, sequence=since)))
+                self.positions.tables = {**self.positions.tables, of: rebased}
+            else:
+                reason = "another outbox continues the lake, without the changes since its last merge"
+                self.give_up([of], reason, FaultKind.DEFERRED)
 
     def _choose_folders(self, split: SplitBatch) -> None:
         for of, items in split.tables.items():
@@ -298,5 +342,5 @@ def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
     return [
         (table.folder if table.relation == INVALID_OID else f"{table.folder}/{name}", target.recorded.version)
         for name, target in both
-        if target.recorded.version >= 0 and target.fault is None
+        if target.recorded.version >= 0 and (target.fault is None or target.is_faulty(FaultKind.DEFERRED))
     ]

@@ -9,6 +9,8 @@ from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.targets import Outcome
 
+_OF_REPLICA = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
+
 
 def breaks_after(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:
     """Return the breaks of a log, with the one that its last write caused."""
@@ -27,14 +29,14 @@ def fault_state(*targets: Outcome) -> TableState | None:
     return next((state for kind, state in states if kind in kinds), None)
 
 
-def diverged_table(table: TablePosition, reason: str) -> TablePosition:
-    """Return a paused table as one that needs a new copy."""
+def diverged_table(table: TablePosition, reason: str, kind: FaultKind) -> TablePosition:
+    """Return a paused or deferred table as one that needs a new copy."""
 
     def diverged(entry: LakeEntry) -> LakeEntry:
         fault = entry.fault
-        if fault is None or fault.kind is not FaultKind.PAUSED:
+        if fault is None or fault.kind is not kind:
             return entry
-        text = f"it was paused ({fault.reason}), and {reason}"
+        text = f"it was {kind.value} ({fault.reason}), and {reason}"
         return LakeEntry(entry.recorded, Fault(FaultKind.DIVERGED, text, fault.position))
 
     state = table.state if table.state is TableState.DROPPED else TableState.DIVERGED
@@ -53,11 +55,18 @@ def state_after(items: Sequence[Delivered], log: Outcome, replica: Outcome, know
     fault = fault_state(log, replica)
     if fault is not None:
         return fault
-    if replica.table is None:  # excluded
-        return TableState.COPYING if log.applied.copy_sequence else TableState.LIVE
+    if replica.table is None:
+        return _unwritten_state(log, replica, known)
     if replica.applied.copy_sequence:
         return TableState.COPYING
     if replica.applied.blocked and replica.target.recorded.version >= 0:
         return TableState.STALE
     is_collected = replica.table.exists and replica.target.recorded.version < 0
     return TableState.BLOCKED if is_collected or replica.applied.blocked else TableState.LIVE
+
+
+def _unwritten_state(log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
+    """Return the state of a table whose replica is deferred or excluded."""
+    if replica.target.is_faulty(FaultKind.DEFERRED) and known is not None and known.state in _OF_REPLICA:
+        return known.state
+    return TableState.COPYING if log.applied.copy_sequence else TableState.LIVE

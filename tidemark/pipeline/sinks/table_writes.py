@@ -5,6 +5,7 @@ batch. `sinks` decides what is written and records the outcomes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from tidemark.decode.types.codec import Dialect
@@ -30,6 +31,7 @@ from tidemark.pipeline.lake.positions import Positions, TableId, applied_of
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
+from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.pinned_columns import Pins
 from tidemark.pipeline.sinks.replica import Replica
@@ -80,6 +82,7 @@ class TableWrites:
         self._kept = KeptTables()
         self._present: dict[TableId, Relation] = {}
         self._pins = Pins(shapes)
+        self.intervals = MergeIntervals(self._clock.monotonic_s)
 
     def log(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
         """Append a table's items to its log."""
@@ -109,8 +112,10 @@ class TableWrites:
         if outcome.table is not None and outcome.beside is None and outcome.target.fault is None:
             self._kept.keep(outcome.table)
 
-    def replica(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
-        """Merge a table's items into its replica."""
+    def replica(
+        self, table: TableId, items: Sequence[Delivered], write: WriteTarget, since: OutboxSequence | None = None
+    ) -> Outcome:
+        """Merge a table's items into its replica; it may be deferred in a batch that begins after the value `since`."""
         uri, app = f"{self._root}/{self._folders[table]}/{REPLICA}", table_app(self._capture, table, REPLICA)
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
@@ -142,11 +147,17 @@ class TableWrites:
             return replica
 
         entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
-        refusing = refusing_changes(apply, name, settings, applied, pinned, is_replica=True)
+        # NB: a deferred replica is behind the log.
+        own = applied if entry.fault is None else replace(applied, position=entry.fault.position)
+        refusing = refusing_changes(apply, name, settings, own, pinned, is_replica=True)
         target = TargetTable(uri, app, entry, applied, refusing)
-        outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
+        outcome = excluded(target, REPLICA, settings)
+        if outcome is None and since is not None:
+            outcome = self.intervals.deferred(table, included(target), known, items, since=since, settings=settings)
+        outcome = outcome or write(included(target), stored_items(items))
         self._keep(outcome)
-        if applying.present is not None and outcome.table is not None:
+        is_skipped = outcome.table is None and outcome.target.is_faulty(FaultKind.DEFERRED)
+        if applying.present is not None and (outcome.table is not None or is_skipped):
             self._present[table] = applying.present
         return outcome
 

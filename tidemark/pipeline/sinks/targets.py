@@ -4,6 +4,7 @@ live      -> applied to; tried again if maintenance by another writer interrupts
 diverged  -> changed by another writer, or damaged: skipped until a new copy of the source's rows begins. A log needs
              the operator's acceptance as well, since it then has a break
 stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until the property is undone
+deferred  -> a replica that is merged at intervals (`merge_intervals`): skipped until the interval has passed
 paused    -> writes to it failed repeatedly, or delayed the other tables (`slow_writes`): skipped; the outbox keeps its
              items until the operator resumes it
 """
@@ -88,7 +89,7 @@ def apply_batch(
 
     If all attempts fail, the target is paused; it contains everything up to the outbox value `since`.
     """
-    if target.known.is_faulty(FaultKind.PAUSED):
+    if target.known.is_faulty(FaultKind.PAUSED) or target.known.is_faulty(FaultKind.DEFERRED):
         return Outcome(target.known, target.applied)
     try:
         return _retried(_apply_batch, target, items, is_over)
@@ -106,7 +107,7 @@ def catch_up(
     is_last: bool,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Apply to a paused target its items up to the outbox value `upto`; it is no longer paused if they are the last."""
+    """Apply to a paused or deferred target its items up to the outbox value `upto`; its fault ends with the last."""
     fault = target.known.fault
     assert fault is not None, target
     try:
