@@ -217,7 +217,7 @@ class IgnoringFeed(CrashingFeed):
     config = LakeConfig((IGNORE,))
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(st.lists(STEPS, min_size=4, max_size=22), st.integers(0, 1 << 32))
 def test_the_replica_equals_the_pinned_columns_of_the_source_after_any_crashes(
     script: list[tuple[str, int]], seed: int

@@ -131,7 +131,7 @@ class SoftFeed(CrashingFeed):
     config = LakeConfig((SOFT,))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),
     st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 5)), min_size=4, max_size=30),

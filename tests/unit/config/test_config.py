@@ -79,6 +79,14 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         ),
         ("[[lake.tables]]\npattern = 'a'\nmerge_rows = 999", "Expected `int` >= 1000 - at `$[0].merge_rows`"),
         (f"{ONLY_LOG}cluster = ['day']", "lake.tables.0.cluster: with write = 'log' there is no replica"),
+        (
+            "[[lake.tables]]\npattern = 'a'\npartition = ['b', 'b']",
+            "lake.tables.0.partition: b is there twice",
+        ),
+        (
+            "[[lake.tables]]\npattern = 'a'\npartition = ['b']\ncluster = ['b']",
+            "lake.tables.0.cluster: b is a partition column, of which each file has one value",
+        ),
         (f"{ONLY_LOG}merge_interval_s = 5", "lake.tables.0.merge_interval_s: with write = 'log' there is no replica"),
         (f"{ONLY_LOG}soft_deletes = true", "lake.tables.0.soft_deletes: with write = 'log' there is no replica"),
         (

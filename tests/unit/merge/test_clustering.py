@@ -22,6 +22,7 @@ def keyed_files(*files: tuple[int, int, int]) -> KeyedFiles:
             "path": [f"{number}.parquet" for number in range(len(files))],
             "size_bytes": [BYTES * number for number in rows],
             "num_records": list(rows),
+            "partition": [""] * len(files),
             **{
                 name: pa.StructArray.from_arrays([pa.array(values, pa.int64())], ["id"])
                 for name, values in bounds.items()

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.lake.file_list import listed
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge import touched_files
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
@@ -38,7 +39,7 @@ def files_read(root: Path, sought: list[int]) -> int:
     for file in range(FILES):
         append_rows(table, keys_of(range(file, FILES * FILE_ROWS, FILES)), ["id"], NOTHING)
     reader = RecordingReader(table.uri)
-    files = KeyedFiles(reader, pa.table(table.delta.get_add_actions()), list(SCHEMA))
+    files = KeyedFiles(reader, listed(pa.table(table.delta.get_add_actions()), list(SCHEMA)), list(SCHEMA))
     keys = SoughtKeys(keys_of(sought))
     hits = files.touched(keys, files.ranges.inside(keys))
     found = np.sort(np.concatenate([hit.sought for hit in hits.values()]))

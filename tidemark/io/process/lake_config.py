@@ -38,6 +38,7 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     write: Written = Written.BOTH
     schema_policy: SchemaPolicy = SchemaPolicy.EVOLVE
     cluster: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=4)] = ()
+    partition: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=4)] = ()
     merge_rows: Annotated[int, Meta(ge=1_000, le=100_000_000)] = MERGE_ROWS
     merge_interval_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
     soft_deletes: bool = False
@@ -57,7 +58,10 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             yield "log_keep_days: with write = 'replica' there is no log"
         if self.deleted_keep_days and not self.soft_deletes:
             yield "deleted_keep_days: without soft_deletes no deleted row is kept"
-        yield from (f"cluster: {name} is there twice" for name in _repeated(self.cluster))
+        for key, names in (("cluster", self.cluster), ("partition", self.partition)):
+            yield from (f"{key}: {name} is there twice" for name in _repeated(names))
+        both = [name for name in self.cluster if name in self.partition]
+        yield from (f"cluster: {name} is a partition column, of which each file has one value" for name in both)
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

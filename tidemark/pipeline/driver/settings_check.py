@@ -16,6 +16,7 @@ from tidemark.pipeline.lake.deletion_marks import MARK_NAMES
 from tidemark.pipeline.lake.folders import REPLICA
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
+from tidemark.pipeline.lake.partitions import partition_fault
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.row_identity import has_order, row_identity
 
@@ -57,7 +58,7 @@ def check_source(
 
 def _names_columns(config: LakeConfig) -> bool:
     """Return whether a setting depends on the columns of a table."""
-    return any(one.cluster or one.soft_deletes for one in config.tables)
+    return any(one.cluster or one.partition or one.soft_deletes for one in config.tables)
 
 
 def _refuse(checks: Iterator[tuple[str, LakeTableConfig, Iterator[str]]]) -> None:
@@ -67,7 +68,7 @@ def _refuse(checks: Iterator[tuple[str, LakeTableConfig, Iterator[str]]]) -> Non
 
 
 def _replica_faults(settings: LakeTableConfig, uri: str) -> Iterator[str]:
-    if not settings.cluster:
+    if not settings.cluster and not settings.partition:
         return
     try:
         replica = LakeTable(uri, "")
@@ -94,6 +95,7 @@ def _column_faults(settings: LakeTableConfig, columns: Mapping[str, pa.DataType]
             yield f"cluster names the column {name}, which it does not have; it has {', '.join(columns)}"
         elif not has_order(columns[name]):
             yield f"cluster names the column {name}, whose type {columns[name]} has no order"
+    yield from filter(None, (partition_fault(name, columns) for name in settings.partition))
 
 
 def unmatched_patterns(config: LakeConfig, tables: Collection[TablePosition]) -> list[str]:

@@ -7,6 +7,7 @@ delta-rs, files are not synced to disk before the commit.
 import time
 from collections.abc import Collection
 from pathlib import Path
+from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -15,17 +16,27 @@ from deltalake.transaction import AddAction
 
 from tidemark.pipeline.lake.file_format import COMPRESSION, ArrowEncodings
 from tidemark.pipeline.lake.file_statistics import statistics
+from tidemark.pipeline.lake.partitions import UNPARTITIONED, PartitionValues, folder_of
 
 
 def write_file(
-    uri: str, rows: pa.Table, encodings: ArrowEncodings, key: Collection[str] = (), *, data_change: bool = True
+    uri: str,
+    rows: pa.Table,
+    encodings: ArrowEncodings,
+    key: Collection[str] = (),
+    *,
+    data_change: bool = True,
+    partition: PartitionValues = UNPARTITIONED,
 ) -> AddAction:
-    """Write `rows` in a new file of the table at `uri`; return the action that adds it.
+    """Write `rows` of one `partition` in a new file of the table at `uri`; return the action that adds it.
 
     The file has the statistics of its first columns and of the columns of `key`.
     """
-    name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+    name = f"{folder_of(partition)}part-00000-{uuid4()}-c000.snappy.parquet"
     path = Path(uri) / name
+    if partition:
+        rows = rows.drop_columns(list(partition))
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
         pq.write_table(
             rows,
@@ -39,7 +50,8 @@ def write_file(
     except BaseException:
         path.unlink(missing_ok=True)  # a full disk should not be filled by parts of files
         raise
-    return AddAction(name, path.stat().st_size, {}, now_ms(), data_change, statistics(rows, key))
+    found = statistics(rows, key)
+    return AddAction(quote(name, safe="/="), path.stat().st_size, dict(partition), now_ms(), data_change, found)
 
 
 def now_ms() -> int:

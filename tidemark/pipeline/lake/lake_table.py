@@ -41,6 +41,7 @@ from tidemark.pipeline.failures import first_reason, is_of_host
 from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_encodings, properties_for
 from tidemark.pipeline.lake.file_list import changed, listed
 from tidemark.pipeline.lake.file_writing import fitted, write_file
+from tidemark.pipeline.lake.partitions import check_rows, divided
 from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, table_failure
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
@@ -112,6 +113,7 @@ class LakeTable:
         self._delta: DeltaTable | None = None
         self._ahead = 0  # own commits that `_delta` lacks
         self._schema: pa.Schema | None = None
+        self._partition: tuple[str, ...] | None = None
         self._files: pa.Table | None = None  # as `files` returned them last, and their columns
         self._file_fields: Sequence[pa.Field] = ()
         self._is_marked = recorded is None or bool(recorded.id)
@@ -169,8 +171,11 @@ class LakeTable:
         return self._delta
 
     @property
-    def _is_partitioned(self) -> bool:
-        return self._delta is not None and bool(self._delta.metadata().partition_columns)
+    def partition(self) -> tuple[str, ...]:
+        """Return the partition columns."""
+        if self._partition is None:
+            self._partition = tuple(self._delta.metadata().partition_columns) if self._delta is not None else ()
+        return self._partition
 
     @property
     def schema(self) -> pa.Schema:
@@ -211,13 +216,16 @@ class LakeTable:
             )
             self._delta = DeltaTable(self.uri)
 
-    def create(self, schema: pa.Schema, applied: Applied, description: str = "") -> None:
-        """Create the table without rows."""
+    def create(
+        self, schema: pa.Schema, applied: Applied, description: str = "", *, partition: Sequence[str] = ()
+    ) -> None:
+        """Create the table without rows, with the partition columns `partition`."""
         with self._commit(applied) as properties:
             self._delta = DeltaTable.create(
                 self.uri,
                 schema,
                 description=description or None,
+                partition_by=list(partition) or None,
                 configuration={**table_properties(KEEP_HOURS), **self._properties},
                 raise_if_key_not_exists=False,
                 commit_properties=properties,
@@ -243,13 +251,16 @@ class LakeTable:
     def append(self, rows: pa.Table, applied: Applied, *, merge_schema: bool = False) -> None:
         """Add `rows`; with `merge_schema` also new columns and new fields of structs."""
         plain = fitted(rows, self.schema)
-        if plain is not None and rows.nbytes <= FILE_BYTES and not self._is_partitioned:
+        if plain is not None and rows.nbytes <= FILE_BYTES:
             token = new_token()
             with self._translated(token):
-                added = [write_file(self.uri, plain, arrow_encodings(plain))] if plain.num_rows else []
+                encodings = arrow_encodings(plain.drop_columns(list(self.partition)))
+                parts = divided(plain, self.partition) if plain.num_rows else ()
+                added = [write_file(self.uri, part, encodings, partition=values) for values, part in parts]
                 self._commit_files(FileChange(added), applied, token)
             return
         rows = rows if plain is None else plain
+        check_rows(rows, self.partition)
         stored = {field.name: field.metadata for field in self.schema}
         # NB: delta-rs refuses rows with other metadata of a column than the table's.
         fields = [field.with_metadata(stored.get(field.name, field.metadata)) for field in rows.schema]
@@ -264,12 +275,16 @@ class LakeTable:
                 commit_properties=properties,
             )
 
-    def overwrite(self, rows: pa.RecordBatchReader | pa.Table, applied: Applied) -> None:
-        """Replace all rows and columns."""
+    def overwrite(
+        self, rows: pa.RecordBatchReader | pa.Table, applied: Applied, *, partition: Sequence[str] | None = None
+    ) -> None:
+        """Replace all rows and columns, and the partition columns by `partition`; None: they stay."""
+        columns = self.partition if partition is None else tuple(partition)
         with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
-                rows,
+                _checked_rows(rows, columns),
+                partition_by=list(columns),
                 mode="overwrite",
                 schema_mode="overwrite",
                 target_file_size=FILE_BYTES,
@@ -367,7 +382,7 @@ class LakeTable:
         with self._translated(token):
             yield commit_properties(self.app, applied, token)
         self.applied, self._token = applied, token
-        self._schema = self._files = None
+        self._schema = self._files = self._partition = None
 
     def _commit_files(self, change: FileChange, applied: Applied, token: int) -> None:
         transactions, metadata = transactions_of(self.app, applied, token), metadata_of(self.app, applied, token)
@@ -393,3 +408,16 @@ class LakeTable:
                 token=token,
                 unmarked=not self._is_marked,
             ) from error
+
+
+def _checked_rows(rows: pa.RecordBatchReader | pa.Table, partition: Sequence[str]) -> pa.RecordBatchReader | pa.Table:
+    """Return `rows`; raise `UnfitSettings` when one is read with a value that a partition cannot have."""
+    if not partition:
+        return rows
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
+            check_rows(batch, partition)
+            yield batch
+
+    return pa.RecordBatchReader.from_batches(rows.schema, batches())

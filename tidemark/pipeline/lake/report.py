@@ -166,7 +166,8 @@ def _described(delta: LakeDelta) -> dict[str, LakeReport]:
             }
             for field in opened.schema
         ],
-        "read": reading_lines(delta.uri),
+        "partition_columns": list(opened.partition),
+        "read": reading_lines(delta.uri, is_partitioned=bool(opened.partition)),
     }
 
 
@@ -174,14 +175,20 @@ def _text(metadata: Mapping[bytes, bytes] | None, key: bytes) -> str | None:
     return (metadata or {}).get(key, b"").decode() or None
 
 
-def reading_lines(path: str) -> dict[str, LakeReport]:
-    """Return the lines that read the Delta table at `path` as it is now: SQL for DuckDB, Python for the others."""
+def reading_lines(path: str, *, is_partitioned: bool = False) -> dict[str, LakeReport]:
+    """Return the lines that read the Delta table at `path` as it is now: SQL for DuckDB, Python for the others.
+
+    Files of a partitioned table lack its partition columns, so that Spark alone cannot read it from a list of files.
+    """
+    found = f"deltalake.DeltaTable({json.dumps(path, ensure_ascii=False)})"
     text, literal = json.dumps(path, ensure_ascii=False), "'" + path.replace("'", "''") + "'"
     return {
         "duckdb": f"SELECT * FROM delta_scan({literal});",  # noqa: S608 - printed, and quoted
         "polars": f"import polars; polars.scan_delta({text}).collect()",
         "spark": f'spark.read.format("delta").load({text})',
-        "spark_without_connector": f"import deltalake; spark.read.parquet(*deltalake.DeltaTable({text}).file_uris())",
+        "spark_without_connector": f"import deltalake; spark.createDataFrame({found}.to_pyarrow_table())"
+        if is_partitioned
+        else f"import deltalake; spark.read.parquet(*{found}.file_uris())",
     }
 
 

@@ -31,7 +31,7 @@ def recluster(table: LakeTable, key: Sequence[str]) -> None:
     if not groups:
         return
     with table.writing(table.applied) as change:
-        writer = FileWriter(table.uri, key, rows_max, data_change=False)
+        writer = FileWriter(table.uri, key, rows_max, partition=table.partition, data_change=False)
         for group in groups:
             rows = [piece for file in group for piece in files.reader.pieces(files.files[file])]
             change.added += writer.write(pa.concat_tables(rows))

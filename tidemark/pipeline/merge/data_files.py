@@ -1,7 +1,8 @@
 """The data files of a replica: Parquet files that are read and written here, and are added to the table by a commit."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,10 +15,12 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.lake.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
 from tidemark.pipeline.lake.file_writing import now_ms, write_file
+from tidemark.pipeline.lake.partitions import PartitionValues, divided, parsed
 from tidemark.pipeline.merge.keys import comparable
 
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
 FILES_WANTED = 2000  # of a table: opening it costs 6 microseconds for each
+NO_CONSTANTS: Mapping[str, pa.Array] = {}
 PIECE_BYTES = 128 << 20  # of a file, uncompressed, that are read and sorted together
 
 
@@ -34,10 +37,11 @@ class DataFile:
     path: str  # as in the log: relative to the table, percent-encoded
     size: int
     rows: int  # 0 if the log does not contain the number
+    partition: PartitionValues = dataclass_field(default_factory=dict)
 
     def removal(self, *, data_change: bool) -> RemoveAction:
         """Return the action that removes the file from the table."""
-        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
+        return RemoveAction(self.path, data_change, now_ms(), self.size, dict(self.partition))
 
 
 class FileReader:
@@ -50,7 +54,7 @@ class FileReader:
     def columns(self, file: DataFile, names: Sequence[str]) -> pa.Table:
         """Read some columns of all rows."""
         with self._open(file) as opened:  # it ignores names of columns that it does not have
-            return self._laid_out(opened.read(names, use_threads=False), names)
+            return self._laid_out(opened.read(names, use_threads=False), names, file)
 
     def pieces(self, file: DataFile) -> Iterator[pa.Table]:
         """Read all columns; a large file in pieces of about `PIECE_BYTES`."""
@@ -61,23 +65,33 @@ class FileReader:
                 groups.append(number)
                 group_bytes += opened.metadata.row_group(number).total_byte_size
                 if group_bytes >= PIECE_BYTES:
-                    yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names)
+                    yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names, file)
                     groups, group_bytes = [], 0
             if groups:
-                yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names)
+                yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names, file)
 
     def _open(self, file: DataFile) -> pq.ParquetFile:
         return pq.ParquetFile(self._folder / unquote(file.path))
 
-    def _laid_out(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        return laid_out(rows, pa.schema([self._schema.field(name) for name in names]))
+    def _laid_out(self, rows: pa.Table, names: Sequence[str], file: DataFile) -> pa.Table:
+        wanted = pa.schema([self._schema.field(name) for name in names])
+        constants = {
+            name: pa.repeat(parsed(value, wanted.field(name).type), rows.num_rows)
+            for name, value in file.partition.items()
+            if name in names
+        }
+        return laid_out(rows, wanted, constants)
 
 
 class FileWriter:
-    """Writes files of one table, sorted by key and bounded in rows and bytes."""
+    """Writes files of one table, each of one partition, sorted by key and bounded in rows and bytes."""
 
-    def __init__(self, uri: str, key: Sequence[str], rows_max: int, *, data_change: bool = True) -> None:
+    def __init__(
+        self, uri: str, key: Sequence[str], rows_max: int, *, partition: Sequence[str] = (), data_change: bool = True
+    ) -> None:
+        """`partition`: the partition columns."""
         self._uri = uri
+        self._partition = partition
         self._key = key
         self._rows_max = rows_max
         self._data_change = data_change
@@ -85,15 +99,20 @@ class FileWriter:
 
     def write(self, rows: pa.Table) -> list[AddAction]:
         """Write `rows` in as few files as the bounds permit; return the actions that add them."""
+        return [
+            action for values, part in divided(rows, self._partition) for action in self._write_partition(values, part)
+        ]
+
+    def _write_partition(self, values: PartitionValues, rows: pa.Table) -> list[AddAction]:
         rows = ordered(rows, self._key)
         fitting = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
         ends = np.linspace(0, rows.num_rows, -(-rows.num_rows // fitting) + 1).astype(np.int64).tolist()
-        return [self._write(rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
+        return [self._write(values, rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
 
-    def _write(self, rows: pa.Table) -> AddAction:
+    def _write(self, values: PartitionValues, rows: pa.Table) -> AddAction:
         if self._encodings is None:
-            self._encodings = arrow_encodings(rows)
-        return write_file(self._uri, rows, self._encodings, self._key, data_change=self._data_change)
+            self._encodings = arrow_encodings(rows.drop_columns(list(self._partition)))
+        return write_file(self._uri, rows, self._encodings, self._key, data_change=self._data_change, partition=values)
 
 
 def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:
@@ -107,11 +126,13 @@ def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:
     return rows if is_sorted else rows.take(order)
 
 
-def laid_out(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return `rows` with the columns of `schema`; NULL in those that `rows` lacks."""
+def laid_out(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, pa.Array] = NO_CONSTANTS) -> pa.Table:
+    """Return `rows` with the columns of `schema`; those that `rows` lacks are in `constants`, or NULL."""
     names = set(rows.schema.names)
     columns = [
-        rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
+        rows.column(field.name).cast(field.type)
+        if field.name in names
+        else constants.get(field.name, pa.nulls(rows.num_rows, field.type))
         for field in schema
     ]
     return pa.table(columns, schema=schema)

@@ -16,6 +16,7 @@ from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.commit_files import FileChange
 from tidemark.pipeline.lake.file_format import FILE_BYTES
 from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.partitions import UNPARTITIONED, PartitionValues, as_json, divided
 from tidemark.pipeline.merge.compaction import Compacted, RowKey, keys_of
 from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
 from tidemark.pipeline.merge.key_ranges import SoughtKeys
@@ -25,6 +26,7 @@ from tidemark.pipeline.merge.touched_files import Hit, KeyedFiles, keyed_files
 from tidemark.pipeline.merge.whole_rows import NetRows
 
 _NONE = np.zeros(0, np.int64)
+_ROW = "__tidemark_row"
 _NOTHING = Hit(_NONE, _NONE)
 
 
@@ -32,7 +34,7 @@ def append_rows(table: LakeTable, rows: pa.Table, sorted_by: Sequence[str], appl
     """Append rows whose keys the replica does not contain."""
     with table.writing(applied) as change:
         files = keyed_files(table, sorted_by)
-        writer = FileWriter(table.uri, sorted_by, file_rows(files.rows + rows.num_rows))
+        writer = FileWriter(table.uri, sorted_by, file_rows(files.rows + rows.num_rows), partition=table.partition)
         change.added += writer.write(laid_out(rows, table.schema))
 
 
@@ -53,8 +55,8 @@ def merge_whole_rows(table: LakeTable, net: NetRows, columns: Sequence[str], app
 
 
 def _write(table: LakeTable, files: KeyedFiles, plan: MergePlan, change: FileChange, sorted_by: Sequence[str]) -> None:
-    merge = _Merge(files, plan)
-    writer = FileWriter(table.uri, sorted_by, merge.rows_max)
+    merge = _Merge(files, plan, table.partition)
+    writer = FileWriter(table.uri, sorted_by, merge.rows_max, partition=table.partition)
     for added in merge.rewritten(writer):
         change.added += added
     change.removed += [files.files[file].removal(data_change=True) for file in merge.hits]
@@ -77,10 +79,13 @@ def rows_of(
 
 
 class _Merge:
-    """One merge: which files are rewritten, and with which new rows."""
+    """One merge: which files are rewritten, and with which new rows, each in its partition."""
 
-    def __init__(self, files: KeyedFiles, plan: MergePlan) -> None:
+    def __init__(self, files: KeyedFiles, plan: MergePlan, partition: Sequence[str]) -> None:
         self.files = files
+        self._partition = partition
+        self._places, self._place_of = _places(plan.puts, partition)
+        self._moved: list[pa.Table] = []  # rows whose change moves them to another partition
         self._puts = plan.puts
         self._kept = plan.kept
         self._sought = plan.sought
@@ -103,7 +108,7 @@ class _Merge:
                 pool.add(piece)
             last = rank
         yield pool.written()
-        yield writer.write(self._puts.take(pa.array(self._left)))
+        yield writer.write(pa.concat_tables([self._puts.take(pa.array(self._left)), *self._moved]))
 
     def _pieces(self, file: int) -> Iterator[pa.Table]:
         """Yield the rows of a file after the change."""
@@ -112,13 +117,13 @@ class _Merge:
         for rows in self.files.reader.pieces(self.files.files[file]):
             begin, end = end, end + rows.num_rows
             here = (hit.rows >= begin) & (hit.rows < end)
-            yield pa.concat_tables([self._changed(rows, hit.rows[here] - begin, hit.sought[here]), new])
+            yield pa.concat_tables([self._changed(file, rows, hit.rows[here] - begin, hit.sought[here]), new])
             new = new.slice(0, 0)
         if new.num_rows:  # the file has no rows
             yield new
 
-    def _changed(self, rows: pa.Table, at: Indexes, sought: Indexes) -> pa.Table:
-        """Return `rows` without those `at`, and with the new rows for these keys instead."""
+    def _changed(self, file: int, rows: pa.Table, at: Indexes, sought: Indexes) -> pa.Table:
+        """Return `rows` of a file without those `at`, and with the new rows for these keys instead."""
         stays = np.ones(rows.num_rows, np.bool_)
         stays[at] = False
         is_put = sought < self._puts.num_rows
@@ -127,6 +132,10 @@ class _Merge:
             values = pc.if_else(pa.array(flags[sought[is_put]]), old.column(name), put.column(name))
             index = put.schema.get_field_index(name)
             put = put.set_column(index, put.schema.field(index), values)
+        if self._partition and put.num_rows:
+            parts = {as_json(values): part for values, part in divided(put, self._partition)}
+            put = parts.pop(as_json(self._values(file)), put.slice(0, 0))
+            self._moved += parts.values()
         return pa.concat_tables([rows.filter(pa.array(stays)), put])
 
     def _assign_new_rows(self, inside: Mapping[int, Indexes]) -> Indexes:
@@ -139,15 +148,32 @@ class _Merge:
         for file in self.hits:
             indexes = inside.get(file, _NONE)
             indexes = indexes[indexes < len(is_new)]
+            indexes = indexes[self._place_of[indexes] == self._place(file)]
             self._new[file] = indexes[is_new[indexes]]
             is_new[self._new[file]] = False
-        left = np.flatnonzero(is_new)
-        target = self._file_for_new_rows(inside, left) if len(left) else None
+        unassigned = [self._assign_left(inside, left) for left in self._by_place(np.flatnonzero(is_new))]
+        return np.concatenate([_NONE, *unassigned])
+
+    def _by_place(self, indexes: Indexes) -> Iterator[Indexes]:
+        """Divide rows to put by their partition."""
+        places = self._place_of[indexes]
+        yield from (indexes[places == place] for place in np.unique(places))
+
+    def _assign_left(self, inside: Mapping[int, Indexes], left: Indexes) -> Indexes:
+        """Assign new rows of one partition to a file of it; return those that need new files."""
+        target = self._file_for_new_rows(inside, left)
         if target is None:
             return left
         self.hits.setdefault(target, _NOTHING)
         self._new[target] = np.concatenate([self._new.get(target, _NONE), left])
         return _NONE
+
+    def _place(self, file: int) -> int:
+        """Return the number of a file's partition among those of the rows to put; -1: it is none of them."""
+        return self._places.get(as_json(self._values(file)), -1)
+
+    def _values(self, file: int) -> PartitionValues:
+        return self.files.files[file].partition
 
     def _file_for_new_rows(self, inside: Mapping[int, Indexes], left: Indexes) -> int | None:
         """Return a file to which `left` is added, so that small batches do not leave a file each.
@@ -157,14 +183,28 @@ class _Merge:
         """
         files, ranges = self.files.files, self.files.ranges
         rank, last = ranges.ranks_before(self._sought, left)
+        place = int(self._place_of[left[0]])
         among = np.zeros(self._sought.keys.num_rows, np.bool_)
         among[left] = True
         if 0 <= rank == last and not any(among[indexes].any() for indexes in inside.values()):
             before = int(ranges.order[rank])
-            return before if files[before].rows + len(left) <= self.rows_max else None
+            if self._place(before) == place:
+                return before if files[before].rows + len(left) <= self.rows_max else None
         rows_max = self.rows_max // 2 - len(left)
-        small = [file for file, found in enumerate(files) if found.rows <= rows_max]
+        small = [file for file, one in enumerate(files) if one.rows <= rows_max and self._place(file) == place]
         return min(small, key=lambda file: abs(ranges.ranks[file] - rank), default=None)
+
+
+def _places(rows: pa.Table, partition: Sequence[str]) -> tuple[dict[str, int], Indexes]:
+    """Return the numbers of the partitions of `rows` by their values as text, and that of each row."""
+    if not partition:
+        return {as_json(UNPARTITIONED): 0}, np.zeros(rows.num_rows, np.int64)
+    numbered = rows.select(list(partition)).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    places, place_of = dict[str, int](), np.zeros(rows.num_rows, np.int64)
+    for number, (values, part) in enumerate(divided(numbered, partition)):
+        places[as_json(values)] = number
+        place_of[part.column(_ROW).to_numpy()] = number
+    return places, place_of
 
 
 class _Pool:

@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.partitions import from_json
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
 from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
 from tidemark.pipeline.merge.keys import Indexes, comparable_keys, indexes_of
 
+_COLUMNS = ("path", "size_bytes", "num_records", "partition")
 READ_ROWS_MIN = 1 << 16  # rows whose keys are compared together, and twice the sought keys
 READ_ROWS_MAX = 1 << 20
 
@@ -31,14 +33,13 @@ class KeyedFiles:
     """The files of one snapshot of a replica, with their ranges of keys."""
 
     def __init__(self, reader: FileReader, added: pa.Table, key: Sequence[pa.Field]) -> None:
+        """Describe the files `added`, as `LakeTable.files` returns them."""
         self.key = [field.name for field in key]
         self.reader = reader
         self.ranges = KeyRanges(added, key)
         self.files = [
-            DataFile(path, size, rows or 0)
-            for path, size, rows in zip(
-                *(added.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True
-            )
+            DataFile(path, size, rows or 0, from_json(partition))
+            for path, size, rows, partition in zip(*(added.column(name).to_pylist() for name in _COLUMNS), strict=True)
         ]
 
     @property

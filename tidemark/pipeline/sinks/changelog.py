@@ -18,6 +18,7 @@ from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.faults import UnfitSettings
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted, sql_time
 from tidemark.pipeline.lake.layout import (
     META,
@@ -28,6 +29,7 @@ from tidemark.pipeline.lake.layout import (
     truncation_meta,
     unchanged_names,
 )
+from tidemark.pipeline.lake.partitions import partition_columns
 from tidemark.pipeline.sinks.logshape import OLD, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
@@ -35,8 +37,13 @@ from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 class ChangeLog:
     """Appends a table's changes to its log, exactly once."""
 
-    def __init__(self, uri: str, app: str, shapes: Shapes, open_table: OpenTable = LakeTable) -> None:
+    def __init__(
+        self, uri: str, app: str, shapes: Shapes, open_table: OpenTable = LakeTable, partition: Sequence[str] = ()
+    ) -> None:
+        """Write to the log at `uri`; a new one is partitioned by the source's columns `partition`."""
         self._open_table = open_table
+        self._names = partition
+        self._partition: tuple[str, ...] = ()
         self.uri = uri
         self.app = app
         self._shapes = shapes
@@ -47,6 +54,11 @@ class ChangeLog:
         waiting: list[pa.Table] = []
         applied = table.applied
         for step in steps(items, applied):
+            try:
+                self._partition = partition_columns(step.relation, self._names)
+            except UnfitSettings:
+                self._append(table, waiting, applied)
+                raise
             if isinstance(step, Rows):
                 rows = log_rows(step)
                 if waiting and waiting[-1].schema != rows.schema:
@@ -71,7 +83,7 @@ class ChangeLog:
         rows = pa.concat_tables(waiting)
         waiting.clear()
         if not table.exists:
-            table.create(rows.schema, table.applied)
+            table.create(rows.schema, table.applied, partition=self._partition)
         else:
             rows = spelled(rows, table.schema)
             convert_types(table, rows.schema)
@@ -90,7 +102,7 @@ class ChangeLog:
             table.describe(source_fields(boundary.relation, shape, comments), table_comment(comments))
         if not table.exists:
             schema = log_schema(boundary.relation, shape, comments or ())
-            table.create(schema, applied, table_comment(comments))
+            table.create(schema, applied, table_comment(comments), partition=self._partition)
         elif boundary.begin and table.applied.copy_sequence:
             # The previous copy did not end: its rows are deleted, because its snapshot was abandoned. NB: they are
             # identified by the LSN that the log has applied; a sequence alone may belong to an older outbox.

@@ -62,6 +62,7 @@ from tidemark.pipeline.lake.layout import (
     table_comment,
     with_comments,
 )
+from tidemark.pipeline.lake.partitions import partition_columns
 from tidemark.pipeline.lake.row_identity import RowIdentity, row_identity
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.compaction import compact, only_adds
@@ -91,6 +92,7 @@ class Replica:
         open_table: OpenTable = LakeTable,
         rows_max: int = MERGE_ROWS,
         cluster: Sequence[str] = (),
+        partition: Sequence[str] = (),
         keeps_columns: bool = False,
         keeps_deleted: bool = False,
     ) -> None:
@@ -98,9 +100,12 @@ class Replica:
 
         One merge has at most `rows_max` rows, or those of one item. Files are sorted by the source's columns `cluster`,
         then by key. With `keeps_columns`, a column that a version lacks stays, and is NULL in the rows of that version.
-        With `keeps_deleted`, deleted rows stay, with marks.
+        With `keeps_deleted`, deleted rows stay, with marks. The replica is partitioned by the source's columns
+        `partition` when its rows are replaced as a whole.
         """
         self._keeps_deleted = keeps_deleted
+        self._names = partition
+        self._partition: tuple[str, ...] = ()  # of the last step
         self._rows_max, self._cluster, self._keeps_columns = rows_max, cluster, keeps_columns
         self._open_table = open_table
         self.uri = uri
@@ -136,7 +141,8 @@ class Replica:
             table.compact(keep_hours)
 
     def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
-        self._identity = row_identity(step.relation, self._cluster)
+        self._partition = partition_columns(step.relation, self._names)
+        self._identity = row_identity(step.relation, (*self._names, *self._cluster))
         is_keyed = self._identity is not None
         if self._keeps_deleted and self._identity is not None and self._identity.is_whole_row:
             raise UnfitSettings(f"{step.relation.qualified_name}: soft_deletes needs a key, and the table has none")
@@ -175,7 +181,8 @@ class Replica:
         if not unkeyed.exists:
             return table
         if not table.exists:
-            table.create(unkeyed.schema, NOTHING, unkeyed.delta.metadata().description or "")
+            described = unkeyed.delta.metadata().description or ""
+            table.create(unkeyed.schema, NOTHING, described, partition=self._partition)
         table.overwrite(unkeyed.scan(), unkeyed.applied)
         passed(Failpoint.REPLICA_RESHAPED)
         _empty(unkeyed, unkeyed.schema, NOTHING)
@@ -285,7 +292,7 @@ class Replica:
         if self._keeps_deleted and table.exists:
             self._delete(table, relation, None, applied)
         else:
-            _empty(table, self._layout(table, relation, self._shapes(relation)), applied)
+            _empty(table, self._layout(table, relation, self._shapes(relation)), applied, self._partition)
 
     def _bound_copy(self, table: LakeTable, event: CopyBoundary, applied: Applied) -> None:
         copying = replace(
@@ -297,14 +304,14 @@ class Replica:
         relation, columns, comments = event.relation, self._shapes(event.relation), event.comments
         if not table.exists:
             wanted = self._with_marks(relation, replica_schema(relation, columns, comments or ()))
-            table.create(wanted, copying, table_comment(comments))
+            table.create(wanted, copying, table_comment(comments), partition=self._partition)
         elif event.begin and comments is not None:
             table.describe((), table_comment(comments))
             wanted = self._with_marks(relation, replica_schema(relation, columns, comments))
-            table.overwrite(wanted.empty_table(), copying)
+            table.overwrite(wanted.empty_table(), copying, partition=self._partition)
         elif event.begin:
             wanted = self._with_marks(relation, _described(table, relation, columns))
-            table.overwrite(wanted.empty_table(), copying)
+            table.overwrite(wanted.empty_table(), copying, partition=self._partition)
         else:
             table.append(table.schema.empty_table(), copying)
 
@@ -315,13 +322,13 @@ class Replica:
                 _empty(aside, self._layout(table, event.relation, self._shapes(event.relation)), applied)
             return
         if not table.exists:
-            table.create(aside.schema, table.applied)
+            table.create(aside.schema, table.applied, partition=self._partition)
         kept = kept_by(event, keeps_deleted=self._keeps_deleted)
         rows = aside.scan() if kept is None else with_kept(table, aside, kept)
         if not event.partition:
-            table.overwrite(rows, replace(applied, blocked=False))
+            table.overwrite(rows, replace(applied, blocked=False), partition=self._partition)
         elif not table.applied.blocked:
-            table.overwrite(rows, applied)
+            table.overwrite(rows, applied, partition=self._partition)
         passed(Failpoint.REWRITE_ENDED)
         _empty(aside, aside.schema, applied)
         aside.forget_files()
@@ -373,7 +380,7 @@ class Replica:
         """Give the replica the layout of `relation`, create it if missing, and rerender its rows by `conversions`."""
         wanted = self._layout(table, relation, columns)
         if not table.exists:
-            table.create(wanted, applied)
+            table.create(wanted, applied, partition=self._partition)
             return
         if MARK_NUMBERS & numbered(table.schema).keys() and not self._keeps_deleted:
             table.delete(quoted(DELETED), table.applied)  # the setting was removed
@@ -386,7 +393,8 @@ class Replica:
             return
         if plan is None or plan.rewrites or conversions:
             reshape = reshaper(schema, wanted, constants, conversions)
-            table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), applied)
+            rows = pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan()))
+            table.overwrite(rows, applied, partition=self._partition)
         else:
             table.add_columns(plan.added, applied)
         passed(Failpoint.REPLICA_RESHAPED)
@@ -420,8 +428,8 @@ def _is_made_empty(event: SchemaEvent) -> bool:
     return event.effect is SchemaEffect.METADATA and not event.brings_rows
 
 
-def _empty(table: LakeTable, schema: pa.Schema, applied: Applied) -> None:
+def _empty(table: LakeTable, schema: pa.Schema, applied: Applied, partition: Sequence[str] = ()) -> None:
     if table.exists:
-        table.overwrite(schema.empty_table(), applied)
+        table.overwrite(schema.empty_table(), applied, partition=partition)
     else:
-        table.create(schema, applied)
+        table.create(schema, applied, partition=partition)

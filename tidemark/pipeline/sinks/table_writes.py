@@ -89,9 +89,10 @@ class TableWrites:
         uri, app = f"{self._root}/{self._folders[table]}/{LOG}", table_app(self._capture, table, LOG)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
+        appending = ChangeLog(uri, app, self._shapes, open_table, settings.partition)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = ChangeLog(uri, app, self._shapes, open_table).apply(delivered_items(some), recorded)
+            log = appending.apply(delivered_items(some), recorded)
             if log.has_passed(COMPACT_EVERY):
                 if settings.log_keep_days:
                     expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
@@ -134,6 +135,7 @@ class TableWrites:
             open_table=open_table,
             rows_max=settings.merge_rows,
             cluster=settings.cluster,
+            partition=settings.partition,
             keeps_columns=pinned is not None,
             keeps_deleted=settings.soft_deletes,
         )
