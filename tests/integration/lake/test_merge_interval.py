@@ -162,7 +162,7 @@ def test_a_replica_is_due_after_its_interval_and_after_a_restart(daily: DailyLak
 
 def scenario(lake: DailyLake) -> ScriptedTable:
     """Land three batches, and merge the last two."""
-    fed = OneTable(lake)
+    fed = IntervalTable(lake)
     fed.land()
     fed.table.update((1,), {2: "b"})
     fed.table.insert({1: 2, 2: "b", 3: None})
@@ -211,7 +211,7 @@ def one_table() -> ScriptedTable:
     return table
 
 
-class OneTable:
+class IntervalTable:
     """One table of a lake, fed in steps."""
 
     def __init__(self, lake: DailyLake) -> None:
@@ -226,7 +226,7 @@ class OneTable:
 
 
 def test_a_deferred_replica_follows_ddl_copies_and_a_drop_of_its_key_in_their_order(daily: DailyLake) -> None:
-    fed = OneTable(daily)
+    fed = IntervalTable(daily)
     fed.land()
     fed.table.update((1,), {2: "b"})
     fed.table.add_column("extra", "constant")
@@ -244,7 +244,7 @@ def test_a_deferred_replica_follows_ddl_copies_and_a_drop_of_its_key_in_their_or
 
 
 def test_a_copy_is_not_deferred(daily: DailyLake) -> None:
-    fed = OneTable(daily)
+    fed = IntervalTable(daily)
     fed.land()
     fed.table.copy(1, [{1: 5, 2: "copied", 3: None}])
     fed.land()
@@ -255,7 +255,7 @@ def test_a_change_that_the_schema_policy_refuses_pauses_log_and_deferred_replica
     daily = DailyLake(tmp_path)
     setting = LakeTableConfig("table*", merge_interval_s=86_400, schema_policy=SchemaPolicy.FAIL)
     daily.config = LakeConfig((setting,))
-    fed = OneTable(daily)
+    fed = IntervalTable(daily)
     fed.land()
     fed.table.insert({1: 2, 2: "b", 3: None})
     fed.land()
@@ -273,7 +273,7 @@ def test_a_new_outbox_continues_a_deferred_replica_only_if_it_has_all_its_change
         root = tmp_path / str(repeats)
         root.mkdir()
         daily = DailyLake(root)
-        fed = OneTable(daily)
+        fed = IntervalTable(daily)
         fed.land()
         fed.table.insert({1: 2, 2: "b", 3: None})
         fed.land()
@@ -292,7 +292,7 @@ def test_a_new_outbox_continues_a_deferred_replica_only_if_it_has_all_its_change
 
 
 def test_the_commands_name_the_position_of_a_deferred_replica_and_find_no_fault(daily: DailyLake) -> None:
-    fed = OneTable(daily)
+    fed = IntervalTable(daily)
     fed.land()
     position = daily.position(fed.table).position
     fed.table.insert({1: 2, 2: "b", 3: None})
@@ -304,7 +304,7 @@ def test_the_commands_name_the_position_of_a_deferred_replica_and_find_no_fault(
 
 
 def test_without_the_setting_a_deferred_replica_is_due(daily: DailyLake) -> None:
-    fed = OneTable(daily)
+    fed = IntervalTable(daily)
     for key in (2, 3):
         fed.land()
         fed.table.insert({1: key, 2: "b", 3: None})
