@@ -137,6 +137,13 @@ class OutboxConfig:
 
 
 @dataclass(frozen=True)
+class ReaderConfig:
+    """Readers of the outbox."""
+
+    hold_bytes: Annotated[int, Meta(ge=0, le=1 << 44)] = 0  # 0: a quarter of the outbox
+
+
+@dataclass(frozen=True)
 class ArchiveConfig:
     """Archived WAL, which the archiver reads."""
 
@@ -253,6 +260,7 @@ class Config:
     types: TypesConfig = field(default_factory=TypesConfig)
     deliver: DeliverConfig = field(default_factory=DeliverConfig)
     outbox: OutboxConfig = field(default_factory=OutboxConfig)
+    reader: ReaderConfig = field(default_factory=ReaderConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     markers: MarkersConfig = field(default_factory=MarkersConfig)
@@ -394,9 +402,7 @@ def _choice_in_table(error: str) -> str:
 
 
 def _check_bounds_between_keys(config: Config, where: str) -> None:
-    if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
-        # Spark requests at most half of the outbox at once, and confirms it only when it plans the next batch.
-        raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
+    _check_outbox(config, where)
     if 0 < config.ring.bytes_max < RING_BYTES_MIN:
         raise BadConfig(
             f"{where}: ring.bytes_max is {config.ring.bytes_max}: at least {RING_BYTES_MIN}, or 0 for the default"
@@ -426,6 +432,14 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     ):
         if first > longest:
             raise BadConfig(f"{where}: {section}first_s: at most {section}max_s")
+
+
+def _check_outbox(config: Config, where: str) -> None:
+    if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
+        # Spark requests at most half of the outbox at once, and confirms it only when it plans the next batch.
+        raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
+    if config.reader.hold_bytes > config.outbox.bytes_max:
+        raise BadConfig(f"{where}: reader.hold_bytes: at most outbox.bytes_max")
 
 
 def _check_standby(config: Config, where: str) -> None:

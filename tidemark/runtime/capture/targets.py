@@ -32,6 +32,7 @@ class TargetSettings:
     selection: Selection
     copying: bool  # existing rows are copied
     unmarked_bytes_max: int  # while it follows
+    hold_bytes: int = 0  # of the outbox, that a reader may hold; 0: the default
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -42,6 +43,7 @@ class TargetSettings:
             config.select.selection(),
             config.copy.enabled,
             config.standby.unmarked_bytes_max,
+            config.reader.hold_bytes,
         )
 
 
@@ -85,6 +87,7 @@ class TargetMaker:
                 history=self.history,
                 selected_tables=self._selected_tables(),
                 progress=self.progress,
+                hold_bytes=self.settings.hold_bytes,
                 metrics=context.metrics,
                 log=context.log,
                 stopping=self.stopping,
