@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.lake.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.lake.file_writing import now_ms, write_file
+from tidemark.pipeline.lake.file_writing import removal, write_file
 from tidemark.pipeline.lake.partitions import PartitionValues, divided, parsed
 from tidemark.pipeline.merge.keys import comparable
 
@@ -41,7 +41,7 @@ class DataFile:
 
     def removal(self, *, data_change: bool) -> RemoveAction:
         """Return the action that removes the file from the table."""
-        return RemoveAction(self.path, data_change, now_ms(), self.size, dict(self.partition))
+        return removal(self.path, self.size, data_change=data_change, partition=self.partition)
 
 
 class FileReader:
