@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.lakes import feed_by_hand
+from tests.support.lakes.lakes import feed_by_hand, replica_rows
+from tests.support.lakes.scripted_table import DATABASE
 from tests.support.processes.cdcctl import Done, cdcctl, environment
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.lake.folders import folder_name
 
 pytestmark = pytest.mark.timeout(300)
 BROKEN = """
@@ -124,16 +127,22 @@ def test_a_setting_that_does_not_fit_a_table_of_the_lake_is_refused_at_the_start
 
 
 @pytest.mark.feature("L15")
-def test_a_pattern_that_applies_to_no_table_of_the_lake_is_reported_at_the_start(tmp_path: Path) -> None:
-    state, lake = tmp_path / "state", tmp_path / "lake"
+def test_a_run_to_the_end_reports_patterns_without_a_table_and_merges_deferred_replicas(tmp_path: Path) -> None:
+    state, lake, world = tmp_path / "state", tmp_path / "lake", RandomTables(1)
     make_state(state)
-    feed(state, RandomTables(1).groups(2))
+    feed(state, world.groups(4))
     feed_by_hand(StateFolder(state), lake, "spark")
+    feed(state, world.groups(4))
     patterns = ("public.table*", "public.nothing")
-    text = "".join(f"[[lake.tables]]\npattern = '{pattern}'\n" for pattern in patterns)
+    text = "".join(f"[[lake.tables]]\npattern = '{pattern}'\nmerge_interval_s = 86400\n" for pattern in patterns)
     (state / "tidemark.toml").write_text(text)
-    done = run(state, lake)
+    done = run(state, lake, "--batch-bytes", "1")
     assert done.code == ExitCode.SUCCESS, done.err
     lines = [json.loads(line) for line in done.err.splitlines() if line.startswith("{")]
     said = [line["pattern"] for line in lines if "of lake.tables applies to no table" in line["event"]]
     assert said == [*patterns[1:]]
+    for table in world.tables:
+        assert replica_rows(lake, f"{DATABASE}/public/{folder_name(table.name)}") == table.expected()
+    with StateStore.open(StateFolder(state)) as store:
+        marks = store.marks()
+    assert marks.readers["spark"].applied == marks.ledger.head, "the outbox keeps nothing for them"

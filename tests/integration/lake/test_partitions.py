@@ -158,6 +158,10 @@ def test_a_partition_column_that_the_source_drops_pauses_the_table_until_the_set
     parted.assert_equal()
     assert parted.delta().metadata().partition_columns == []
     assert parted.delta("log").metadata().partition_columns == ["note"], "a log keeps its columns"
+    parted.table.add_column("later")
+    parted.insert((4, None))
+    parted.land(LakeTableConfig("Order*"))
+    parted.assert_equal()
 
 
 @pytest.mark.parametrize("value", ["", "of the first batch"])

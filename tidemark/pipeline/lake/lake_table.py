@@ -265,6 +265,10 @@ class LakeTable:
                 self._commit_files(FileChange(added), applied, token)
             return
         rows = rows if plain is None else plain
+        for name in self.partition:
+            if name not in rows.schema.names:  # delta-rs refuses to fill them
+                field = self.schema.field(name)
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         check_rows(rows, self.partition)
         stored = {field.name: field.metadata for field in self.schema}
         # NB: delta-rs refuses rows with other metadata of a column than the table's.
