@@ -9,6 +9,7 @@ from tests.support.faults.power_loss import SyncedDisk, Unsynced
 from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.failpoints import arm
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
@@ -85,3 +86,19 @@ def test_a_loss_of_power_at_any_failpoint_loses_no_confirmed_value_and_leaves_no
     for left, known in losses:
         assert opened(left).positions.applied.sequence >= known, left
         complete(left, items, table)
+
+
+def test_the_folder_of_a_new_partition_is_durable_with_its_first_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, table = tmp_path / "lake", ScriptedTable()
+    config = LakeConfig((LakeTableConfig("Order*", partition=("note", "big")),))
+    disk = SyncedDisk(root, monkeypatch)
+    for key in range(2):
+        table.insert({1: key, 2: f"new {key}", 3: None})
+        table.commit()
+        lake = Lake(str(root), IDENTITY, shape_of, constants_of, config=config)
+        lake.apply(batch(table.delivered()))
+    left = disk.after_power_loss(tmp_path / "left", Unsynced.MISSING)
+    assert replica_rows(left, FOLDER) == table.expected()
+    assert len(log_rows(left, FOLDER)) == table.changes
