@@ -3,7 +3,6 @@
 import json
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from pyarrow import flight
 
 from tests.support.forged import groups
 from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.served_outbox import served_outbox
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.outbox_server import TOKEN, Certificate, outbox_server, token_file
 from tests.support.workloads.feeder import feed, make_state
@@ -204,14 +204,8 @@ def test_the_token_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -
 
 @pytest.fixture
 def served(state: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tidemark_ctl", "run", "server", "--state", str(state)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "serving the outbox" in line:
-                break
+    with served_outbox(state) as process:
         yield process
-        process.terminate()
 
 
 def test_the_program_serves_a_unix_socket_of_the_owner_and_is_shown(state: Path, served: subprocess.Popen[str]) -> None:
