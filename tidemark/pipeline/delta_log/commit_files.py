@@ -2,8 +2,8 @@
 
 A commit is one file of JSON lines, each of which is an action. It becomes visible as a whole and never replaces another
 writer's commit of the same version: it is written under another name, and link(2) fails if the version exists. The name
-of the other file is one that delta-rs leaves out of its listings; after a kill `log_cleanup` removes it. As with
-delta-rs, which takes the same steps, nothing is synced to disk. delta-rs also lists the log three times for a commit.
+of the other file is one that delta-rs leaves out of its listings; after a kill `log_cleanup` removes it. The file is
+synced to disk before it becomes visible (`durability`). delta-rs also lists the log three times for a commit.
 
 Only files are added and removed here. delta-rs makes every commit that changes the columns, properties or the protocol
 of a table, and the checkpoints.
@@ -41,6 +41,8 @@ def write_commit(
 ) -> None:
     """Commit `change` as the file `path`; raise `FileExistsError` if there is such a commit.
 
+    The content is durable when the commit becomes visible; its entry in the folder is not yet.
+
     `transactions` are the application transactions by name, `metadata` further fields of `commitInfo`. `token`
     distinguishes this commit from all others.
     """
@@ -50,6 +52,7 @@ def write_commit(
     try:
         with open(staged, "xb", buffering=0) as file:  # noqa: PTH123 - a Path costs more than the commit's file
             file.write(text.encode())
+            os.fdatasync(file.fileno())
         os.link(staged, path)
     finally:
         with suppress(FileNotFoundError):

@@ -29,6 +29,7 @@ from tidemark.pipeline.delta_log.applied import (
 )
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, FileChange, commit_path, write_commit
 from tidemark.pipeline.delta_log.commits import TOKEN, new_token
+from tidemark.pipeline.delta_log.durability import sync_checkpoint, sync_commit, sync_data_files, sync_folder
 from tidemark.pipeline.delta_log.lineage import (
     NEVER_WRITTEN,
     Recorded,
@@ -40,7 +41,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, is_of_host
 from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_encodings, properties_for
 from tidemark.pipeline.lake.file_list import changed, listed
-from tidemark.pipeline.lake.file_writing import fitted, write_file
+from tidemark.pipeline.lake.file_writing import fitted, removal, write_file
 from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, table_failure
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
@@ -117,6 +118,10 @@ class LakeTable:
         self._token = version_of(f"{app}:{TOKEN}") if version_of else None
         if recorded is not None:
             check_lineage(uri, app, self._delta, self._token, recorded)
+        # Versions up to this one are durable: recorded ones are, and every write syncs those before its own.
+        self._durable = recorded.version if recorded is not None else self.version - (version is None)
+        with self._translated():
+            self._make_durable()
 
     @property
     def exists(self) -> bool:
@@ -260,6 +265,13 @@ class LakeTable:
 
     def overwrite(self, rows: pa.RecordBatchReader | pa.Table, applied: Applied) -> None:
         """Replace all rows and columns."""
+        if isinstance(rows, pa.Table) and self._has_columns_of(rows):
+            files = self.files(self.schema.names[:1])
+            with self.writing(applied) as change:
+                paths, sizes = (files.column(name).to_pylist() for name in ("path", "size_bytes"))
+                change.removed = [removal(*file, data_change=True) for file in zip(paths, sizes, strict=True)]
+                change.added = [write_file(self.uri, rows, arrow_encodings(rows))] if rows.num_rows else []
+            return
         with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
@@ -269,6 +281,12 @@ class LakeTable:
                 target_file_size=FILE_BYTES,
                 commit_properties=properties,
             )
+
+    def _has_columns_of(self, rows: pa.Table) -> bool:
+        """Return whether the table has the columns of `rows`, and files that a commit of Tidemark can replace."""
+        if self._delta is None or self._is_partitioned or rows.nbytes > FILE_BYTES:
+            return False
+        return bool(rows.schema.equals(self.schema, check_metadata=True)) and not self._has_deletion_vectors()
 
     def add_columns(self, fields: Sequence[pa.Field], applied: Applied) -> None:
         """Add columns that are NULL in every existing row."""
@@ -284,11 +302,14 @@ class LakeTable:
 
     def remove_deletion_vectors(self) -> None:
         """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
-        if self._files is not None:
-            return  # no commit since they were listed has changed the protocol
-        features = self.delta.protocol().reader_features or []
-        if _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors()):
+        if self._has_deletion_vectors():
             self.overwrite(self.scan(), self.applied)
+
+    def _has_deletion_vectors(self) -> bool:
+        if self._files is not None:
+            return False  # no commit since they were listed has changed the protocol
+        features = self.delta.protocol().reader_features or []
+        return _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors())
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -314,6 +335,7 @@ class LakeTable:
             self._set_properties({**table_properties(hours), **self._properties})
         with self._translated():
             self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=orphans)
+            self._make_durable()
 
     def compact(self, keep_hours: int) -> None:
         """Combine small files, and delete those that no row has needed for `keep_hours`."""
@@ -353,18 +375,31 @@ class LakeTable:
         token = new_token()
         with self._translated(token):
             yield commit_properties(self.app, applied, token)
-        self.applied, self._token = applied, token
-        self._schema = self._files = None
+            self.applied, self._token = applied, token
+            self._schema = self._files = None
+            self._make_durable()
 
     def _commit_files(self, change: FileChange, applied: Applied, token: int) -> None:
         transactions, metadata = transactions_of(self.app, applied, token), metadata_of(self.app, applied, token)
-        write_commit(commit_path(self.uri, self.version + 1), change, transactions, metadata, token)
+        self._make_durable()
+        sync_data_files(self.uri, [action.path for action in change.added])
+        path = commit_path(self.uri, self.version + 1)
+        write_commit(path, change, transactions, metadata, token)
         self._ahead += 1
         self.applied, self._token = applied, token
         if self._files is not None:
             self._files = changed(self._files, change, self._file_fields)
+        sync_folder(os.path.dirname(path))  # noqa: PTH120 - called in each commit
+        self._durable = self.version
         if self.version % CHECKPOINT_EVERY == 0:
             self.delta.create_checkpoint()
+            sync_checkpoint(self.uri, self.version)
+
+    def _make_durable(self) -> None:
+        """Make the commits durable that another program or delta-rs wrote."""
+        for version in range(self._durable + 1, self.version + 1):
+            sync_commit(self.uri, version)
+        self._durable = max(self._durable, self.version)
 
     @contextmanager
     def _translated(self, token: int | None = None) -> Iterator[None]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.lake.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.lake.file_writing import now_ms, write_file
+from tidemark.pipeline.lake.file_writing import removal, write_file
 from tidemark.pipeline.merge.keys import comparable
 
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
@@ -37,7 +37,7 @@ class DataFile:
 
     def removal(self, *, data_change: bool) -> RemoveAction:
         """Return the action that removes the file from the table."""
-        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
+        return removal(self.path, self.size, data_change=data_change)
 
 
 class FileReader:
