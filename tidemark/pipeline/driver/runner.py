@@ -102,7 +102,7 @@ class Pipeline:
         self._settings = settings
         self._outbox = outbox
         folder = StateFolder(settings.state, settings.shared_with_group)
-        self._databases = CapturedDatabases(folder)
+        self._databases = CapturedDatabases(outbox)
         self._metrics = metrics
         self._progress = progress
         self._log = log
