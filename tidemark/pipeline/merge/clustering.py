@@ -34,11 +34,11 @@ def recluster(
     """Rewrite files of the snapshot `table` that are small or overlap; return the version of the commit.
 
     None: there was nothing to do. `rows_max` bounds the rows of a file; 0: by the size of the table, for a replica. One
-    call rewrites files of at most `bytes_max` bytes. `lock`: of the table. Raises
-    `MaintenanceLost`, and the errors of reading files.
+    call rewrites files of at most `bytes_max` bytes. `lock`: of the table. Raises `MaintenanceLost`, and the errors of
+    reading files.
     """
-    if table.has_deletion_vectors():
-        return None  # the stream writes all rows again first
+    if table.has_deletion_vectors() or table.delta.metadata().partition_columns:
+        return None  # the stream writes rows with vectors again first; files are written without partition values here
     with table.reading():
         files = KeyedFiles(FileReader(table.uri, table.schema), table.files(key), [table.schema.field(n) for n in key])
         rows_max = rows_max or file_rows(files.rows)
