@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.lakes.lakes import IDENTITY, CrashingFeed, batch, log_rows, replica_rows
+from tests.support.lakes.maintained import maintain
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, act, column
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy
 from tidemark.model.relation import ReplicaIdentity
@@ -20,7 +21,7 @@ from tidemark.pipeline.driver.progress import faults_of
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.lake.report import reading_lines
-from tidemark.pipeline.sinks import table_writes, targets
+from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.sinks import Lake
 
 pytestmark = pytest.mark.feature("L15")
@@ -126,16 +127,21 @@ def test_values_with_any_characters_are_read_as_they_are(parted: PartitionedLake
     assert all(Path(uri).as_posix().isascii() for uri in parted.delta().file_uris())
 
 
-def test_maintenance_combines_the_files_of_each_partition(
-    parted: PartitionedLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_combines_the_files_of_each_partition(parted: PartitionedLake) -> None:
     for key in range(4):
         parted.insert((key, "a"), (10 + key, "b"), (20 + key, None))
-        if key == 3:
-            monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
         parted.land()
+    lake = parted.open(BY_NOTE)
+    parted.insert((9, "b"))
+    lake.apply(batch(parted.table.delivered()[-1:]))
+    maintain(lake)
     parted.assert_equal()
-    assert len(parted.delta().file_uris()) == 3
+    for name in ("log", "replica"):
+        folders = [Path(uri).parent.name for uri in parted.delta(name).file_uris()]
+        assert sorted(folders) == ["note=__HIVE_DEFAULT_PARTITION__", "note=a", "note=b"]
+    maintained = parted.delta().version()
+    maintain(lake)
+    assert parted.delta().version() == maintained, "there is nothing left to do"
 
 
 def test_a_partition_column_that_the_source_drops_pauses_the_table_until_the_setting_is_corrected(

@@ -233,7 +233,7 @@ def test_deleted_rows_expire_after_their_time(soft: SoftLake, monkeypatch: pytes
     soft.land()
     soft.table.commit()
     soft.table.truncate()
-    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(table_writes, "EXPIRE_EVERY", 1)
     soft.land(LakeTableConfig("Order*", soft_deletes=True, deleted_keep_days=1))
     found = [row["id"] for row in replica_rows(soft.root, FOLDER)]
     assert found == [0, 2, 3], "rows that TRUNCATE deleted have no time"

@@ -38,13 +38,8 @@ from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
-<<<<<<< HEAD
-from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
-from tidemark.pipeline.driver.settings_check import check_settings, check_source, unmatched_patterns
-=======
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
-from tidemark.pipeline.driver.settings_check import check_settings, unmatched_patterns
->>>>>>> main
+from tidemark.pipeline.driver.settings_check import check_settings, check_source, unmatched_patterns
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.layout import constants_of, shape_of
@@ -114,14 +109,10 @@ class Pipeline:
         self._progress = progress
         self._log = log
         self._stop = threading.Event()  # replaced by the caller's in `run`
-<<<<<<< HEAD
+        self._locks = TableLocks()
         kept_bytes = paused_bytes(settings, outbox)
         self._paused = PausedTables(outbox, settings.state, settings.reader, kept_bytes)
         self._deferred = DeferredReplicas(outbox, kept_bytes)
-=======
-        self._locks = TableLocks()
-        self._paused = PausedTables(outbox, settings.state, settings.reader, paused_bytes(settings, outbox))
->>>>>>> main
         self._lake = self._open_lake()
         self._paused.close_old_requests(self._lake)
         tables = self._lake.positions.tables

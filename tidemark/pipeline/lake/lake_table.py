@@ -63,25 +63,11 @@ def quoted(name: str, alias: str = "") -> str:
     return f"{alias}.{identifier}" if alias else identifier
 
 
-<<<<<<< HEAD
 def sql_time(since_1970_us: int) -> str:
     """Return a time in UTC as a literal in delta-rs's SQL."""
     return f"arrow_cast({since_1970_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
-def table_properties(keep_hours: int) -> dict[str, str]:
-    """Return the properties of Tidemark's tables; replaced files are kept for `keep_hours`."""
-    return {
-        "delta.logRetentionDuration": "interval 1 days",  # for other engines; Tidemark uses `log_cleanup`
-        "delta.enableExpiredLogCleanup": "false",  # delta-rs would remove commits that `_positions` still needs
-        "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-        # A checkpoint lists files removed within this time; at two commits a second, a week would be a million files.
-        "delta.deletedFileRetentionDuration": f"interval {keep_hours} hours",
-    }
-
-
-=======
->>>>>>> main
 OpenTable = Callable[[str, str, Recorded | None], "LakeTable"]
 """Opens the table at a URI for an application; with a record checks that the table matches it."""
 

@@ -37,24 +37,14 @@ def recluster(
     call rewrites files of at most `bytes_max` bytes. `lock`: of the table. Raises `MaintenanceLost`, and the errors of
     reading files.
     """
-    if table.has_deletion_vectors() or table.delta.metadata().partition_columns:
-        return None  # the stream writes rows with vectors again first; files are written without partition values here
+    if table.has_deletion_vectors():
+        return None  # the stream writes rows with vectors again first
     with table.reading():
-<<<<<<< HEAD
-        files = keyed_files(table, key)
-        rows_max = file_rows(files.rows)
-        groups = planned(files, rows_max)
-    if not groups:
-        return
-    with table.writing(table.applied) as change:
-        writer = FileWriter(table.uri, key, rows_max, partition=table.partition, data_change=False)
-        for group in groups:
-            rows = [piece for file in group for piece in files.reader.pieces(files.files[file])]
-            change.added += writer.write(pa.concat_tables(rows))
-=======
+        key = [*table.partition, *(name for name in key if name not in table.partition)]  # no group has two partitions
         files = KeyedFiles(FileReader(table.uri, table.schema), table.files(key), [table.schema.field(n) for n in key])
         rows_max = rows_max or file_rows(files.rows)
-        change = _rewritten(table.uri, files, rows_max, planned(files, rows_max, bytes_max))
+        writer = FileWriter(table.uri, key, rows_max, partition=table.partition, data_change=False)
+        change = _rewritten(files, writer, planned(files, rows_max, bytes_max))
     if not change.removed:
         return None
     passed(MaintenanceFailpoint.MAINTENANCE_WRITTEN)
@@ -63,15 +53,14 @@ def recluster(
     return version
 
 
-def _rewritten(uri: str, files: KeyedFiles, rows_max: int, groups: Sequence[Sequence[int]]) -> FileChange:
+def _rewritten(files: KeyedFiles, writer: FileWriter, groups: Sequence[Sequence[int]]) -> FileChange:
     """Write each of `groups` again as one or more files; groups that would remain as many files are left."""
-    change, writer = FileChange(), FileWriter(uri, files.key, rows_max, data_change=False)
+    change = FileChange()
     crowded = {file for crowd in crowds(files) for file in crowd}
     for group in groups:
         rows = pa.concat_tables([piece for file in group for piece in files.reader.pieces(files.files[file])])
         if writer.count(rows) < len(group) or group[0] in crowded:
             change.added += writer.write(rows)
->>>>>>> main
             change.removed += [files.files[file].removal(data_change=False) for file in group]
     return change
 

@@ -105,23 +105,18 @@ class FileWriter:
 
     def _write_partition(self, values: PartitionValues, rows: pa.Table) -> list[AddAction]:
         rows = ordered(rows, self._key)
-<<<<<<< HEAD
-        fitting = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
-        ends = np.linspace(0, rows.num_rows, -(-rows.num_rows // fitting) + 1).astype(np.int64).tolist()
+        ends = np.linspace(0, rows.num_rows, self._count(rows) + 1).astype(np.int64).tolist()
         return [self._write(values, rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
-
-    def _write(self, values: PartitionValues, rows: pa.Table) -> AddAction:
-=======
-        ends = np.linspace(0, rows.num_rows, self.count(rows) + 1).astype(np.int64).tolist()
-        return [self._write(rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
 
     def count(self, rows: pa.Table) -> int:
         """Return the number of files that the bounds require for `rows`."""
+        return sum(self._count(part) for _, part in divided(rows, self._partition))
+
+    def _count(self, rows: pa.Table) -> int:
         fitting: int = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
         return int(-(-rows.num_rows // fitting))
 
-    def _write(self, rows: pa.Table) -> AddAction:
->>>>>>> main
+    def _write(self, values: PartitionValues, rows: pa.Table) -> AddAction:
         if self._encodings is None:
             self._encodings = arrow_encodings(rows.drop_columns(list(self._partition)))
         return write_file(self._uri, rows, self._encodings, self._key, data_change=self._data_change, partition=values)

@@ -4,13 +4,8 @@ Each write chooses the folder, the settings and the properties of its target, an
 batch. `sinks` decides what is written and records the outcomes.
 """
 
-<<<<<<< HEAD
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-=======
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
->>>>>>> main
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tidemark.decode.types.codec import Dialect
@@ -25,26 +20,17 @@ from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
-<<<<<<< HEAD
-from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 from tidemark.pipeline.lake.deletion_marks import expire_deleted
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind
-=======
-from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault
->>>>>>> main
 from tidemark.pipeline.lake.folders import LOG, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.kept_tables import KeptTables
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
-<<<<<<< HEAD
 from tidemark.pipeline.lake.positions import Positions, TableId, applied_of
-=======
-from tidemark.pipeline.lake.positions import Positions, TableId
 from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
->>>>>>> main
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
@@ -58,17 +44,10 @@ from tidemark.pipeline.sinks.targets import Outcome, TargetTable, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.state import Identity
 
-<<<<<<< HEAD
-COMPACT_EVERY = 100  # commits of one table
-=======
-if TYPE_CHECKING:
-    from tidemark.model.relation import Relation
-
 EXPIRE_EVERY = 100  # commits of one table between two deletions of expired rows
 LOG_FILE_ROWS = 1 << 20  # of a log
 
 LOG_KEY = ("_tli", "_commit_lsn", "_ordinal")
->>>>>>> main
 
 WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
 """Writes items to a log or replica, or determines why that is not possible."""
@@ -138,21 +117,14 @@ class TableWrites:
         uri, app = f"{self._root}/{self._folders[table]}/{LOG}", table_app(self._capture, table, LOG)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
-<<<<<<< HEAD
         appending = ChangeLog(uri, app, self._shapes, open_table, settings.partition)
-
-        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = appending.apply(delivered_items(some), recorded)
-            if log.has_passed(COMPACT_EVERY):
-=======
         keep_hours = max(self._keep_hours, settings.file_keep_hours)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             self._check_damage(uri)
-            log = ChangeLog(uri, app, self._shapes, open_table).apply(delivered_items(some), recorded)
+            log = appending.apply(delivered_items(some), recorded)
             if log.has_passed(EXPIRE_EVERY):
                 log.set_properties(keep_hours)
->>>>>>> main
                 if settings.log_keep_days:
                     expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
             return log
@@ -200,12 +172,9 @@ class TableWrites:
         present = self._present.pop(table, None)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
-<<<<<<< HEAD
         known = self._positions.tables.get(table)
         pinned = self._pins.columns(table, known, items, settings.schema_policy)
-=======
         keep_hours = max(self._keep_hours, settings.file_keep_hours)
->>>>>>> main
         applying = Replica(
             uri,
             app,
@@ -224,21 +193,15 @@ class TableWrites:
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             self._check_damage(uri)
             replica = applying.apply(delivered_items(some), recorded)
-<<<<<<< HEAD
-            if replica.has_passed(COMPACT_EVERY):
-                if settings.deleted_keep_days:
-                    expire_deleted(replica, self._clock.wall_us() - settings.deleted_keep_days * USECS_PER_DAY)
-                applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
-=======
+            if replica.has_passed(EXPIRE_EVERY) and settings.deleted_keep_days:
+                expire_deleted(replica, self._clock.wall_us() - settings.deleted_keep_days * USECS_PER_DAY)
             if replica.has_passed(EXPIRE_EVERY) and replica.uri == uri:
                 replica.set_properties(keep_hours)
             elif replica.has_passed(EXPIRE_EVERY):
                 replica.compact(keep_hours)  # rows without a key, which no reader needs
->>>>>>> main
             return replica
 
         entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
-<<<<<<< HEAD
         # NB: a deferred replica is behind the log.
         own = applied if entry.fault is None else replace(applied, position=entry.fault.position)
         refusing = refusing_changes(apply, name, settings, own, pinned, is_replica=True)
@@ -246,13 +209,10 @@ class TableWrites:
         outcome = excluded(target, REPLICA, settings)
         if outcome is None and since is not None:
             outcome = self.intervals.deferred(table, included(target), known, items, since=since, settings=settings)
-        outcome = outcome or write(included(target), stored_items(items))
-=======
-        target = TargetTable(uri, app, entry, applied, refusing_changes(apply, name, settings, applied.position))
-        with self._locks.of(uri):
-            outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
+        if outcome is None:
+            with self._locks.of(uri):
+                outcome = write(included(target), stored_items(items))
         self._maintain(target, outcome, applying.sorted_by, 0, keep_hours)
->>>>>>> main
         self._keep(outcome)
         is_skipped = outcome.table is None and outcome.target.is_faulty(FaultKind.DEFERRED)
         if applying.present is not None and (outcome.table is not None or is_skipped):

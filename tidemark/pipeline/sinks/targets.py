@@ -28,13 +28,8 @@ from tidemark.pipeline.delta_log.commits import CommitUnreadable, changed_column
 from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped, check_restrictions
 from tidemark.pipeline.failures import first_reason, is_of_host, is_of_process, reports_full_disk
-<<<<<<< HEAD
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak, UnfitSettings
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable, check_writable, table_id
-=======
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable, table_id
->>>>>>> main
 from tidemark.pipeline.lake.layout import UnfitRows
 from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull, TableMoved
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused

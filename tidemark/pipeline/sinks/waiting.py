@@ -14,15 +14,9 @@ import pyarrow.dataset as ds
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
-<<<<<<< HEAD
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
-from tidemark.pipeline.sinks.steps import after, last_position
-=======
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import position_of
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS
-from tidemark.pipeline.sinks.steps import after
->>>>>>> main
+from tidemark.pipeline.sinks.steps import after, last_position
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import ValueKind
 
