@@ -43,6 +43,8 @@ from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
+from tidemark.runtime.plugins.plugin_uses import record_plugins
+from tidemark.runtime.plugins.plugins import Plugins, load_plugins
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.recopies import REFUSED_HINT
@@ -61,6 +63,7 @@ class DaemonContext:
     node_requests: NodeRequests
     markers: MarkerReader
     fence: Fence
+    plugins: Plugins
 
 
 MakeWork = Callable[[DaemonContext, Config], Work]
@@ -78,7 +81,8 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
             configure_logs(config.log.format, config.log.level)
             folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
             folder.relax_umask()
-            _serve(role, config, folder, log, make_work, moved=moved)
+            plugins = load_plugins(config, str(config_path or "the environment"))
+            _serve(role, config, folder, log, make_work, plugins=plugins, moved=moved)
         except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
             sys.exit(report_ending(log, f"{role.value} ends", error))
 
@@ -93,7 +97,9 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
     return click.Command(role.value, callback=main, params=options, help=help_text)
 
 
-def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, moved: bool) -> None:
+def _serve(
+    role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, plugins: Plugins, moved: bool
+) -> None:
     """Run until a signal, a `stop` command or an error; raise the error."""
     arm_from_environment(HandoverPoint, WritePoint)
     slot = Slot[role.name]
@@ -108,6 +114,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
+        when_space_allows(partial(record_plugins, store, role, plugins.uses, log), folder.root, log)
         metrics = Metrics(store.identity.capture)
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
@@ -127,7 +134,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, counts=metrics, log=log)
         check_archiving(config.archive, store, node_requests)
         fence = Fence(context, incarnation, node_requests)
-        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence), config)
+        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence, plugins), config)
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
         daemon = Daemon(work, beat, slot, metrics=metrics, log=log, disk_space=disk_space)
