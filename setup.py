@@ -37,7 +37,7 @@ KERNELS = [
 ]
 # A kernel calls these functions for each value, with buffers of 200 bytes each: passing them costs more than the work.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
-FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
+FLAGS = ["-O3", "-g0", "-Wall", "-Wsign-compare", "-Wconversion"]
 SIDE_BY_SIDE_MAX = 8  # compilers; each takes 200 MB
 REQUIRED = bool(os.environ.get("REQUIRE_CYTHON"))
 

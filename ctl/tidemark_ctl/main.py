@@ -25,7 +25,7 @@ COMMANDS = {
         "init", "Create the state of a capture from --config, or from --dsn, which also writes a configuration."
     ),
     "lake": Entry("lake", "Show the tables of a lake, and check them."),
-    "reader": Entry("reader", "List and drop the readers of the outbox."),
+    "reader": Entry("reader", "List, drop and resume the readers of the outbox."),
     "realtime": Entry("realtime", "Switch between realtime and the archive, and show which process delivers."),
     "rewind": Entry(
         "rewind", "Go back to the fork at which the node left the delivered branch, and continue on its timeline."

@@ -31,9 +31,9 @@ from tidemark.pipeline.driver.metrics import TABLES_DIVERGED
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import TableFenced
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.table_errors import TableFenced
 from tidemark.pipeline.sinks.sinks import Lake
 
 BATCH_BYTES = 200_000

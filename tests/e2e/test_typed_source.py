@@ -11,9 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.forged import groups
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.workloads.feeder import feed, make_state
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.outbox import OutboxReader, ReaderLapsed
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.runner import register_source
+from tidemark.pipeline.failures import named_failure
 
 ROWS = 5_000
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -81,6 +83,36 @@ def test_a_stream_ends_at_other_columns_and_continues_with_them(
         reader = outbox.registered("query")
         assert reader is not None
         assert reader.applied > 2 * len(counts)
+
+
+@pytest.mark.feature("L04")
+def test_the_query_of_a_lapsed_reader_ends_with_the_remedy_and_continues_when_resumed(
+    spark: SparkSession, state: Path, tmp_path: Path
+) -> None:
+    counts: list[int] = []
+
+    def each(rows: DataFrame, _batch_id: int) -> None:
+        counts.append(rows.count())
+
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        outbox.register("lake")
+        drain(spark, state, tmp_path / "checkpoint", each)
+        feed(state, [groups.insert(lsn, groups.text_relation("note"), "gone") for lsn in (300, 400)])
+        outbox.confirm("lake", outbox.head(), outbox.head())
+        with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+            transaction.apply_confirmations(hold_bytes=1)
+        assert set(transaction.lapsed) == {"query"}
+    with pytest.raises(StreamingQueryException) as raised:
+        drain(spark, state, tmp_path / "checkpoint", each)
+    (line,) = {line for line in str(raised.value).splitlines() if "ReaderLapsed: " in line}
+    assert "values 1 to 8 of the outbox are gone, commits from 0/12C on" in line
+    assert "`cdcctl reader resume query` continues without them" in line
+    assert isinstance(named_failure(str(raised.value)), ReaderLapsed)
+    succeeded(cdcctl("reader", "resume", "query", "--state", state))
+    feed(state, [groups.insert(500, groups.text_relation("note"), "next")])
+    before = sum(counts)
+    drain(spark, state, tmp_path / "checkpoint", each)
+    assert sum(counts) == before + 1
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,18 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.processes.failover import Pair, archiving_node, paired
+from tests.support.processes.forking import forked_programs
 from tests.support.samples.made_samples import TYPES_DDL
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.standby import standby_of
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs() -> Iterator[None]:
+    """Start Tidemark's programs by forks; the suites `faults` and `e2e` execute them."""
+    with forked_programs():
+        yield
 
 
 @pytest.fixture(scope="module")

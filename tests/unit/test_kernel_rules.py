@@ -2,12 +2,14 @@
 
 import ast
 import re
+import subprocess
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.kernels import kernel_modules
 from tidemark.wal.byte_readers import read_u16, read_u32, read_u64
 from tidemark.wal.versions import RECORD_CRC_AT, RECORD_HEADER_BYTES
 
@@ -60,6 +62,32 @@ def test_no_two_kernels_write_the_same_constant_as_a_number() -> None:
             found[name].append(source.relative_to(ROOT).as_posix())
     assert len(found) > 100
     assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in OWN} == {}
+
+
+def test_every_test_that_imports_a_kernel_is_among_those_that_run_interpreted_too() -> None:
+    listed = "sed -n '/^kernel_tests=(/,/^)/p' scripts/test"
+    print_folders = f'source <({listed}); printf "%s\\n" "${{kernel_tests[@]}}"'
+    run = subprocess.run(["bash", "-c", print_folders], cwd=ROOT, capture_output=True, text=True, check=True)
+    folders = set(run.stdout.split())
+    kernels = set(kernel_modules())
+    importers = {
+        path.parent.relative_to(ROOT).as_posix()
+        for group in ("unit", "property")
+        for path in (ROOT / "tests" / group).rglob("*.py")
+        if kernels & set(_imported(path))
+    }
+    assert len(importers) > 5
+    assert importers - folders == set()
+    assert all((ROOT / folder).is_dir() for folder in folders)
+
+
+def _imported(source: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
 
 
 def _number_names(source: Path) -> list[str]:

@@ -25,7 +25,7 @@ def named_failure(text: str) -> TidemarkError | None:
     kind, message = named[-1]
     # NB: this class may have another constructor, so the base class's constructor is used: only the message is known.
     failure = kind.__new__(kind)
-    TidemarkError.__init__(failure, message)
+    TidemarkError.__init__(failure, message.removesuffix(f": {kind.hint}") if kind.hint else message)
     return failure
 
 

@@ -194,12 +194,31 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class ByteMark:
+    """How many bytes had been written to the outbox, since it exists, at a group end."""
+
+    sequence: Sequence
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxLedger:
     """The extent of the outbox: sequences trimmed+1..head, and their bytes."""
 
     head: Sequence = NO_SEQUENCE
     trimmed: Sequence = NO_SEQUENCE
     byte_count: int = 0
+    # Not compared: a ledger that is counted again has no marks.
+    written_bytes: int = field(default=0, compare=False)  # at the head, since the outbox exists
+    marks: tuple[ByteMark, ...] = field(default=(), compare=False)  # ascending, after `trimmed`
+
+    def bytes_between(self, after: Sequence, upto: Sequence) -> int:
+        """Return how many bytes the values of (after, upto] have at least: exact to the distance of two marks."""
+        ends = ByteMark(self.trimmed, self.written_bytes - self.byte_count), ByteMark(self.head, self.written_bytes)
+        known = [ends[0], *self.marks, ends[1]]
+        least = max((mark.written_bytes for mark in known if mark.sequence <= upto), default=0)
+        most = min((mark.written_bytes for mark in known if mark.sequence >= after), default=least)
+        return max(0, least - most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +228,20 @@ class Reader:
     applied: Sequence
     replayable: Sequence  # values up to here are never requested again
     confirmed_at_us: int  # wall clock, for people only
+    is_required: bool = True  # it counts for the confirmed position, and never lapses
+    lapsed_at_us: int = 0  # wall clock; 0: not lapsed. The outbox keeps no values for a lapsed reader
+    lapsed_lsn: Lsn = INVALID_LSN  # commit LSN of the first value that it had not confirmed when it lapsed
+    skipped_from: Sequence = NO_SEQUENCE  # (skipped_from, skipped_to] were gone when the reader was resumed
+    skipped_to: Sequence = NO_SEQUENCE
+
+    @property
+    def is_lapsed(self) -> bool:
+        """Return whether the reader held too much of the outbox."""
+        return self.lapsed_at_us > 0
+
+    def start(self, after: Sequence) -> Sequence:
+        """Return where a reader that is at `after` continues: behind the values that it skipped."""
+        return self.skipped_to if self.skipped_from <= after < self.skipped_to else after
 
     @property
     def trimmable(self) -> Sequence:

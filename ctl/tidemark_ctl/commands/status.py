@@ -9,6 +9,7 @@ from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics_ports import assigned_ports
+from tidemark.io.state.reader_holds import counted_readers, held_bytes
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -26,6 +27,7 @@ from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
 from tidemark_ctl.views.plugins_tree import plugins_tree
 from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_space
+from tidemark_ctl.views.reader_tree import held_tree
 from tidemark_ctl.views.realtime_tree import (
     Observation,
     archiver_lag,
@@ -76,6 +78,7 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
     """Return the content of the state, by name."""
     view = observed.view
     ledger = view.ledger
+    held = held_bytes(view.readers, ledger)
     return {
         "capture": view.identity.capture,
         "system_identifier": str(view.identity.system_identifier),
@@ -88,7 +91,7 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
             "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
             "unconfirmed_values": ledger.head
-            - min((reader.applied for reader in view.readers.values()), default=ledger.head),
+            - min((reader.applied for reader in counted_readers(view.readers).values()), default=ledger.head),
         },
         "outbox": {
             "id": view.identity.outbox_id,
@@ -98,7 +101,12 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
             "bytes_max": view.identity.outbox_bytes_max,
         },
         "readers": {
-            name: {"held": reader.applied, "replayable": reader.replayable, "behind": ledger.head - reader.applied}
+            name: {
+                "held": reader.applied,
+                "replayable": reader.replayable,
+                "behind": ledger.head - reader.applied,
+                **held_tree(reader, held.get(name)),
+            }
             for name, reader in view.readers.items()
         },
         "losses": view.losses.count,

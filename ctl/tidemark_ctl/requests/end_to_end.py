@@ -21,6 +21,7 @@ from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_e
 from tidemark.io.host.clock import NS_PER_S, boot_ns
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig
+from tidemark.io.state.reader_holds import active_readers
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
@@ -261,14 +262,15 @@ class EndToEndCheck:
         return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(observed)}: {LOG_HINT}")
 
     def _readers(self, observed: Observation, written: _SentMarker) -> Leg:
-        """Check whether every reader has confirmed all that was delivered before the marker."""
+        """Check whether every reader that has not lapsed has confirmed all that was delivered before the marker."""
         del written
-        if not observed.view.readers:
+        readers = active_readers(observed.view.readers)
+        if not readers:
             return Leg(LegEnd.RESTS, "no reader is registered")
         if self._due is None:
             waits = self._legs[LegName.CONSUMER].verdict is LegEnd.WAITS
             return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "delivery has not reached the marker")
-        behind = {name: reader.applied for name, reader in observed.view.readers.items() if reader.applied < self._due}
+        behind = {name: reader.applied for name, reader in readers.items() if reader.applied < self._due}
         if not behind:
             return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
         names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))

@@ -26,6 +26,7 @@ from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.log_output import get_log
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
@@ -34,18 +35,11 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.model.table_name import DEFAULT_SCHEMA
-from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
-from tidemark.pipeline.lake.faults import UNTOUCHED
-from tidemark.pipeline.lake.folders import REPLICA, table_app
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TableId
-from tidemark.pipeline.sinks.sinks import Lake, WriteTarget
-from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.pipeline.sinks.targets import Outcome
+from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.options import FORMAT
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
@@ -124,7 +118,7 @@ class Outbox:
         self._groups = groups
 
     def write(self) -> int:
-        """WriteTarget each group in a durable transaction; return the number of rows."""
+        """Write each group in a durable transaction; return the number of rows."""
         with StateStore.open(StateFolder(self.state)) as store:
             epoch = store.begin_epoch(OWNER)
             for group in self._groups:
@@ -196,25 +190,16 @@ class MarkedPipeline(Pipeline):
         self.marks.append(_StageMark(self._landed.rows, time.perf_counter(), _cpu_s()))
 
 
-class LogAlone(Lake):
-    """A lake without replicas."""
-
-    def _replica(self, table: TableId, items: Sequence[Delivered], _write: WriteTarget) -> Outcome:
-        del items
-        none = LakeTable(f"{self.root}/{self._folders[table]}/replica", table_app(self.capture, table, REPLICA))
-        return Outcome(UNTOUCHED, NOTHING, none)
-
-
 class LogPipeline(MarkedPipeline):
     """Writes the change log and no replica."""
 
     def _open_lake(self) -> Lake:
-        identity = self._outbox.identity
-        return LogAlone(self._settings.lake, identity, shape_of, constants_of, self._databases)
+        identity, config = self._outbox.identity, LakeConfig((LakeTableConfig("*.*", write=Written.LOG),))
+        return Lake(self._settings.lake, identity, shape_of, constants_of, self._databases, config=config)
 
 
 def spark_trial(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
-    """WriteTarget an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
+    """Write an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
 
     A query's first batch includes Spark's start, the start of this query's workers, and the creation of the tables. The
     cost includes Spark's work between batches.

@@ -15,9 +15,9 @@ from tests.support.lakes.lakes import batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks.sinks import COMPACT_EVERY
+from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.sinks.table_writes import COMPACT_EVERY
 
 Damage = Callable[[Path], None]
 

@@ -23,9 +23,10 @@ from tidemark.pipeline.delta_log import commits, damage
 from tidemark.pipeline.delta_log.commits import changed_columns
 from tidemark.pipeline.delta_log.damage import BATCH_ROWS, ScanStopped, damage_of
 from tidemark.pipeline.lake import lake_table
-from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.sinks.sinks import Lake
 
 CELL_BYTES = 1 << 10

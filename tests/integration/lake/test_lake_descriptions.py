@@ -11,7 +11,7 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.model.change import CopyBoundary
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks import sinks
+from tidemark.pipeline.sinks import table_writes
 from tidemark.pipeline.sinks.sinks import Lake
 
 pytestmark = pytest.mark.feature("L13")
@@ -55,7 +55,7 @@ def test_properties_name_the_source_and_each_commit_its_position(
         assert properties["tidemark.capture"] == CAPTURE
         assert properties["tidemark.source"] == f"{IDENTITY.system_identifier}/shop/public.Orders"
         assert delta.history(1)[0]["tidemark.position"] == str(position_after(table.items[-1]))
-    monkeypatch.setattr(sinks, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
     table.cut()
     table.relation = replace(table.relation, name="renamed")
     table.commit()

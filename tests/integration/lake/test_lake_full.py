@@ -7,8 +7,8 @@ import pytest
 from tests.integration.lake.test_lake_changes import FOLDER, ROWS, ScriptedLake
 from tests.support.lakes.lakes import log_rows, replica_rows
 from tests.support.servers.small_disk import BLOCK_BYTES, needs_mount, small_disk
-from tidemark.pipeline.lake.lake_table import LakeFull
 from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.table_errors import LakeFull
 from tidemark.pipeline.sinks import sinks
 
 pytestmark = needs_mount

@@ -14,7 +14,7 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
 from tidemark.pipeline.lake.lake_lock import FILE, LakeLock
-from tidemark.pipeline.lake.lake_table import LakeFailed
+from tidemark.pipeline.lake.table_errors import LakeFailed
 
 NOBODY = 65534
 

@@ -12,9 +12,9 @@ from tests.support.servers.small_disk import read_only
 from tidemark.model.errors import Disposition, Fenced
 from tidemark.model.lsn import Oid
 from tidemark.pipeline.lake.lake_lock import LakeLock
-from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.sinks.sinks import Lake
 
 COLUMNS_MAX = 1600  # MaxHeapAttributeNumber (htup_details.h, PG 18)

@@ -17,7 +17,7 @@ from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.driver.settings_check import unmatched_patterns
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.sinks import sinks
+from tidemark.pipeline.sinks import table_writes
 from tidemark.pipeline.sinks.sinks import Lake
 
 pytestmark = pytest.mark.feature("L15")
@@ -53,7 +53,7 @@ def fed(
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> ScriptedTable:
     """Return a table with transactions of several ages; its log and replica are maintained in each batch."""
-    monkeypatch.setattr(sinks, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
     made = ScriptedTable()
     for key, age_days in enumerate((10, KEEPS_DAYS + 0.1, KEEPS_DAYS - 0.1, 0)):
         committed(made, key, age_days)

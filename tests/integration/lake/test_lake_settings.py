@@ -17,7 +17,7 @@ from tidemark.pipeline.driver.settings_check import BadTableSettings, check_sett
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.sinks import sinks, targets
+from tidemark.pipeline.sinks import table_writes, targets
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
@@ -207,7 +207,7 @@ def test_maintenance_sorts_files_by_the_cluster_columns(settled: SettledLake, mo
         settled.table.insert({1: key, 2: note, 3: None})
         settled.table.commit()
         if key == 3:
-            monkeypatch.setattr(sinks, "COMPACT_EVERY", 1)
+            monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
         settled.land(clustered("note"))
     assert notes_by_file(settled) == [["a", "b", "c"]]
     settled.assert_replica_equals_table()

@@ -23,8 +23,8 @@ from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.pipeline.driver import paused_tables
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import FaultKind
-from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.slow_writes import SLOW_BATCHES
 

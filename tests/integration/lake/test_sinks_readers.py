@@ -11,7 +11,7 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.pipeline.delta_log.applied import read_applied
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
-from tidemark.pipeline.sinks import sinks
+from tidemark.pipeline.sinks import table_writes
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -85,7 +85,7 @@ def test_the_positions_table_pairs_each_position_with_the_matching_versions(tmp_
 
 
 def test_compaction_of_files_keeps_rows_and_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "COMPACT_EVERY", 5)
+    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 5)
     table, batches, _ = story()
     for some in batches:
         new_lake(tmp_path).apply(batch(some))
@@ -96,7 +96,7 @@ def test_compaction_of_files_keeps_rows_and_position(tmp_path: Path, monkeypatch
 
 
 def test_a_table_with_several_commits_a_batch_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "COMPACT_EVERY", 4)
+    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 4)
     table, applied_count = ScriptedTable(), 0
     for n in range(BATCHES):  # versions 1, 3, 5, ...: none is a multiple
         if n:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from psycopg.rows import TupleRow
 
+from tests.support.processes.forking import Process, start_program
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
@@ -54,7 +54,7 @@ class Sidecar:
         self.database = database
         self.folder = StateFolder(root / "state")
         self.log_path = root / f"{self.role}.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.program: tuple[str, ...] = ("-m", self.module)  # arguments of Python
         types = parse_config("", options, where="options").types  # fixed by init
         self.config = replace(config_for(cluster, database, copy=copy), types=types)
@@ -84,12 +84,8 @@ class Sidecar:
         """Start the process and wait until it reports that it is ready."""
         ready_before = self._ready_count()
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.program, "--state", str(self.folder.root)],
-                env={**os.environ, **self.options},
-                stdout=log,
-                stderr=log,
-            )
+            command = [sys.executable, *self.program, "--state", str(self.folder.root)]
+            self.process = start_program(command, {**os.environ, **self.options}, log, log)
         process = self.process
 
         def is_ready() -> bool:

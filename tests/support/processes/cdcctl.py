@@ -2,14 +2,14 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
+from tests.support.processes.forking import start_program
 from tests.support.processes.waiting import wait_until
 from tidemark.model.errors import ExitCode
 
@@ -45,14 +45,15 @@ def command(*arguments: str | Path, program: Program = OF_THIS_TREE) -> list[str
 
 def cdcctl(*arguments: str | Path, program: Program = OF_THIS_TREE, **variables: str) -> Done:
     """Run it to its end."""
-    done = subprocess.run(
-        command(*arguments, program=program),
-        capture_output=True,
-        timeout=RUN_S,
-        check=False,
-        env=environment(**variables),
-    )
-    return Done(done.returncode, done.stdout, done.stderr.decode())
+    with TemporaryFile() as out, TemporaryFile() as err:
+        process = start_program(command(*arguments, program=program), environment(**variables), out, err)
+        try:
+            code = process.wait(timeout=RUN_S)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return Done(code, out.read(), err.read().decode())
 
 
 def succeeded(done: Done) -> Done:
@@ -87,13 +88,7 @@ class Running:
         number = len(list(folder.glob("cdcctl-*.err")))
         self._out, self._err = folder / f"cdcctl-{number}.out", folder / f"cdcctl-{number}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                command(*arguments, program=program),
-                stdout=out,
-                stderr=err,
-                stdin=subprocess.DEVNULL,
-                env=environment(**variables),
-            )
+            self.process = start_program(command(*arguments, program=program), environment(**variables), out, err)
 
     @property
     def out(self) -> list[str]:

@@ -38,7 +38,8 @@ print(status, *{{name.partition(".")[0] for name in sys.modules}}, file=sys.stde
 """
 GROUPS = ("archive", "lake", "reader", "realtime", "run", "spark", "table")
 LEAVES = (
-    *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list", "realtime off"),
+    *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list"),
+    *("reader resume", "realtime off"),
     *("lake check", "lake describe", "lake list"),
     *("realtime on", "realtime status", "rewind", "run archiver", "run sidecar", "spark accept-break", "spark run"),
     *("status", "table recopy", "table resume", "tail"),
@@ -76,6 +77,7 @@ RUNS = {
     "lake describe": CommandRun("--lake {state} public.account", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake list": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.STATE),
+    "reader resume": CommandRun("--state {state} nobody", STATE_ALONE, ExitCode.STATE),
     "realtime off": CommandRun("--state {state} --deadline-s 1", NODE),
     "realtime on": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
     "rewind": CommandRun("--state {state} --yes", NODE | DECODER, ExitCode.CONFIG),

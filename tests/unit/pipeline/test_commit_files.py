@@ -15,7 +15,8 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied, read_applied
 from tidemark.pipeline.delta_log.commit_files import FileChange, commit_path, write_commit
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.lake import lake_table
-from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable, TableFenced
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 ROWS = pa.table({"id": [1, 2], "note": ["eins", "ж€\u2028"]}, schema=SCHEMA)

@@ -15,8 +15,9 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake import positions as positions_module
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.positions import FOLDER, LakeOfAnother, Positions, TablePosition, TableState
+from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 
 DATABASE = Oid(5)
 AT = Position(TimelineId(1), Lsn(1000), 3)

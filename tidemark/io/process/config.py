@@ -141,6 +141,13 @@ class OutboxConfig:
 
 
 @dataclass(frozen=True)
+class ReaderConfig:
+    """Readers of the outbox."""
+
+    hold_bytes: Annotated[int, Meta(ge=0, le=1 << 44)] = 0  # 0: a quarter of the outbox
+
+
+@dataclass(frozen=True)
 class ArchiveConfig:
     """Archived WAL, which the archiver reads."""
 
@@ -257,6 +264,7 @@ class Config:
     types: TypesConfig = field(default_factory=TypesConfig)
     deliver: DeliverConfig = field(default_factory=DeliverConfig)
     outbox: OutboxConfig = field(default_factory=OutboxConfig)
+    reader: ReaderConfig = field(default_factory=ReaderConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     markers: MarkersConfig = field(default_factory=MarkersConfig)
@@ -383,9 +391,7 @@ def _faults(given: Mapping[str, object]) -> list[str]:
 
 
 def _check_bounds_between_keys(config: Config, where: str) -> None:
-    if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
-        # Spark requests at most half of the outbox at once, and confirms it only when it plans the next batch.
-        raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
+    _check_outbox(config, where)
     if 0 < config.ring.bytes_max < RING_BYTES_MIN:
         raise BadConfig(
             f"{where}: ring.bytes_max is {config.ring.bytes_max}: at least {RING_BYTES_MIN}, or 0 for the default"
@@ -425,6 +431,14 @@ def _check_consumer(config: Config, where: str) -> None:
         raise BadConfig(f"{where}: deliver.serializer: {config.deliver.consumer} takes batches, not records")
     if config.serializer and not config.deliver.serializer:
         raise BadConfig(f"{where}: serializer: deliver.serializer names no serializer that has these options")
+
+
+def _check_outbox(config: Config, where: str) -> None:
+    if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
+        # Spark requests at most half of the outbox at once, and confirms it only when it plans the next batch.
+        raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
+    if config.reader.hold_bytes > config.outbox.bytes_max:
+        raise BadConfig(f"{where}: reader.hold_bytes: at most outbox.bytes_max")
 
 
 def _check_standby(config: Config, where: str) -> None:

@@ -55,6 +55,9 @@ OUTBOX_USED = "tidemark_outbox_used_bytes"
 OUTBOX_CAPACITY = "tidemark_outbox_capacity_bytes"
 OUTBOX_FULL = "tidemark_outbox_full_total"
 READER_LAG = "tidemark_outbox_unconfirmed_values"
+READER_HELD = "tidemark_reader_held_bytes"
+READER_HOLD_MAX = "tidemark_reader_hold_bytes_max"
+READER_LAPSED = "tidemark_reader_lapsed"
 JOURNAL_BYTES = "tidemark_journal_bytes_total"
 COPY_TABLES_LEFT = "tidemark_copy_tables_left"
 COPY_REFUSED = "tidemark_copy_tables_refused"
@@ -84,6 +87,7 @@ LAST_EXIT_CODE = "tidemark_last_exit_code"
 LAST_END = "tidemark_last_end_timestamp_seconds"
 KIND_LABEL = "kind"
 ROLE_LABEL = "role"
+READER_LABEL = "reader"
 NO_HEARTBEAT_S = -1.0
 NO_EXIT_CODE = -1.0  # for a process that was killed
 
@@ -183,6 +187,25 @@ class RefusedCollector(Collector):
         return (family,)
 
 
+class ReadersCollector(Collector):
+    """The readers of the outbox by name, at most 64, read from the state at each scrape."""
+
+    def __init__(self, capture: str, registry: CollectorRegistry) -> None:
+        self._capture = capture
+        self.read_held: Callable[[], Mapping[str, int | None]] = dict  # bytes; None: the reader has lapsed
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what each reader holds, and which have lapsed."""
+        labels = [CAPTURE_LABEL, READER_LABEL]
+        held = GaugeMetricFamily(READER_HELD, "Bytes of the outbox that only this reader still needs.", labels=labels)
+        lapsed = GaugeMetricFamily(READER_LAPSED, "1 if a reader held too much, and values are gone.", labels=labels)
+        for name, byte_count in self.read_held().items():
+            held.add_metric([self._capture, name], byte_count or 0)
+            lapsed.add_metric([self._capture, name], byte_count is None)
+        return (held, lapsed)
+
+
 class Metrics:
     """The metrics of one process, in a separate registry."""
 
@@ -213,10 +236,6 @@ class Metrics:
         self.errors = self._counter(ERRORS, "Errors, retried ones included.")
         self.spilled = self._counter(SPILLED, "Bytes of large transactions that were spilled to disk.")
         self.open_transactions = self._gauge(OPEN_TRANSACTIONS, "Transactions open in the WAL decoded so far.")
-        self.outbox_used = self._gauge(OUTBOX_USED, "Bytes in the outbox.")
-        self.outbox_capacity = self._gauge(OUTBOX_CAPACITY, "Size limit of the outbox.")
-        self.outbox_full = self._counter(OUTBOX_FULL, "Deliveries that waited for space in the outbox.")
-        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some reader has not confirmed.")
         self.journal_bytes = self._counter(JOURNAL_BYTES, "Catalog-relevant WAL written to the journal.")
         self.copy_tables_left = self._gauge(COPY_TABLES_LEFT, "Tables whose first copy is not done.")
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
@@ -235,6 +254,7 @@ class Metrics:
         )
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches requested from the node.")
         self.segment_seconds = self._spread(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
+        self._add_outbox()
         self._add_archive()
         self.ends = EndsCollector(capture)
         self.registry.register(self.ends)
@@ -247,6 +267,14 @@ class Metrics:
         )
         for role in Role:
             self.heartbeat_age(role).set(NO_HEARTBEAT_S)
+
+    def _add_outbox(self) -> None:
+        self.outbox_used = self._gauge(OUTBOX_USED, "Bytes in the outbox.")
+        self.outbox_capacity = self._gauge(OUTBOX_CAPACITY, "Size limit of the outbox.")
+        self.outbox_full = self._counter(OUTBOX_FULL, "Deliveries that waited for space in the outbox.")
+        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some reader has not confirmed.")
+        self.reader_hold_max = self._gauge(READER_HOLD_MAX, "What a reader may hold before it lapses.")
+        self.readers = ReadersCollector(self._capture, self.registry)
 
     def _add_archive(self) -> None:
         self.disk_full_seconds = self._gauge(

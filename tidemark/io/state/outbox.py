@@ -5,12 +5,14 @@ at group ends, 0 is before all. `outbox_table` changes the outbox, inside the st
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue, unseal
@@ -29,6 +31,10 @@ class OutboxTrimmed(StateError):
     hint = (
         "the positions are of another host, or the reader was dropped: start it again from the positions of its tables"
     )
+
+
+class ReaderLapsed(StateError):
+    """A reader that held more of the outbox than it may, so that values that it needs are gone."""
 
 
 class OutboxReader(OpenedState):
@@ -122,7 +128,7 @@ class OutboxReader(OpenedState):
             stored = transaction.get(named(self.scope, reader), db=self.environment.database("readers"))
         return None if stored is None else READER.decode(stored)
 
-    def register(self, reader: str) -> Reader:
+    def register(self, reader: str, *, is_required: bool = True) -> Reader:
         """Register a reader, or return the earlier confirmation; a new one counts as having all trimmed values."""
         if not is_reader_name(reader):
             raise ConfigError(f"not a reader's name: {reader!r}", hint="1 to 63 letters, digits, `-`, `_`, `.`")
@@ -134,14 +140,14 @@ class OutboxReader(OpenedState):
             if transaction.stat(database)["entries"] >= READERS_REGISTERED_MAX:
                 raise StateError(f"{READERS_REGISTERED_MAX} readers are registered", hint="`cdcctl reader drop` one")
             trimmed = self._ledger(transaction).trimmed
-            registered = Reader(trimmed, trimmed, self._clock.wall_us())
+            registered = Reader(trimmed, trimmed, self._clock.wall_us(), is_required)
             transaction.put(key, READER.encode(registered), db=database)
             return registered
 
     def confirm(self, reader: str, applied: Sequence, replayable: Sequence) -> Reader:
         """Record that the tables contain all up to `applied`, and that nothing up to `replayable` is requested again.
 
-        Neither moves back: a late write of a fenced process has no effect.
+        Neither moves back: a late write of a fenced process has no effect. Raises `ReaderLapsed`.
         """
         key, database = named(self.scope, reader), self.environment.database("readers")
         with self.environment.write() as transaction:
@@ -149,14 +155,39 @@ class OutboxReader(OpenedState):
             if stored is None:
                 raise UnknownReader(f"reader {reader!r} is not registered in {self.environment.folder.root}")
             ledger = self._ledger(transaction)
+            before = READER.decode(stored)
+            self._check_active(transaction, reader, before)
             if max(applied, replayable) > ledger.head:
                 raise StateError(
                     f"reader {reader!r} confirms {max(applied, replayable)}, but the outbox ends at {ledger.head}"
                 )
-            before = READER.decode(stored)
-            confirmed = Reader(max(applied, before.applied), max(replayable, before.replayable), self._clock.wall_us())
+            confirmed = replace(
+                before,
+                applied=max(applied, before.applied),
+                replayable=max(replayable, before.replayable),
+                confirmed_at_us=self._clock.wall_us(),
+            )
             transaction.put(key, READER.encode_over(stored, confirmed), db=database)
             return confirmed
+
+    def check_active(self, reader: str) -> None:
+        """Raise `ReaderLapsed` if a reader has lapsed."""
+        with self.environment.read() as transaction:
+            stored = transaction.get(named(self.scope, reader), db=self.environment.database("readers"))
+            if stored is not None:
+                self._check_active(transaction, reader, READER.decode(stored))
+
+    def _check_active(self, transaction: LmdbTransaction, name: str, reader: Reader) -> None:
+        if not reader.is_lapsed:
+            return
+        trimmed = self._ledger(transaction).trimmed
+        gone = f"values {reader.trimmable + 1} to {trimmed} of the outbox are gone"
+        raise ReaderLapsed(
+            f"reader {name!r} lapsed, because it held more than reader.hold_bytes: {gone}, commits from "
+            f"{format_lsn(reader.lapsed_lsn)} on",
+            hint=f"`cdcctl reader resume {name}` continues without them, `cdcctl reader drop {name}` removes the "
+            f"reader; an archive still has them (`cdcctl decode --from {format_lsn(reader.lapsed_lsn)}`)",
+        )
 
     def _identity(self, transaction: LmdbTransaction) -> Identity:
         stored = transaction.get(named(self.scope, IDENTITY.name), db=self.environment.database("state"))

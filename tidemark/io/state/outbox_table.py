@@ -4,7 +4,7 @@ Values are bytes here, and only their headers are read: `cdcctl status` imports 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.model.errors import StateError
@@ -13,7 +13,7 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.keys import CHUNK_MAX, Scope, parse_slot, slot
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import OutboxLedger
+from tidemark.wire.state import ByteMark, OutboxLedger
 from tidemark.wire.values import EncodedGroup, ValueHeader, chunks, decode_header
 
 SCHEMA_FORMAT_VERSION = 1
@@ -34,9 +34,14 @@ class OutboxTable:
     scope: Scope
 
     def append(
-        self, ledger: OutboxLedger, group: EncodedGroup, version_of: Callable[[Oid, Relation], SchemaVersion]
+        self,
+        ledger: OutboxLedger,
+        group: EncodedGroup,
+        version_of: Callable[[Oid, Relation], SchemaVersion],
+        *,
+        mark_bytes: int,
     ) -> OutboxLedger:
-        """Write a group's values after the head; return the new ledger."""
+        """Write a group's values after the head; return the new ledger, with a mark each `mark_bytes`."""
         database = self.environment.database("outbox")
         head, byte_count = ledger.head, ledger.byte_count
         # Appending fills pages; it is possible only if no other scope has later keys.
@@ -49,7 +54,10 @@ class OutboxTable:
                     raise StateError(f"outbox value {header.sequence} already exists")
                 byte_count += len(key) + len(chunk)
             head = header.sequence
-        return OutboxLedger(head, ledger.trimmed, byte_count)
+        written, marks = ledger.written_bytes + byte_count - ledger.byte_count, ledger.marks
+        if not marks or written - marks[-1].written_bytes >= mark_bytes:
+            marks = (*marks, ByteMark(head, written))
+        return OutboxLedger(head, ledger.trimmed, byte_count, written, marks)
 
     def trim(self, ledger: OutboxLedger, upto: Sequence) -> OutboxLedger:
         """Delete the values up to and including `upto`; return the new ledger."""
@@ -64,7 +72,8 @@ class OutboxTable:
                     break
                 byte_count -= len(cursor.key()) + len(cursor.value())
                 found = cursor.delete()  # and moves to the next value
-        return OutboxLedger(ledger.head, min(upto, ledger.head), byte_count)
+        marks = tuple(mark for mark in ledger.marks if mark.sequence > upto)
+        return replace(ledger, trimmed=min(upto, ledger.head), byte_count=byte_count, marks=marks)
 
     def header(self, sequence: Sequence) -> ValueHeader | None:
         """Return the header of one value, None if it does not exist."""
@@ -108,4 +117,4 @@ class OutboxTable:
                 first, last = first or key_slot[0], key_slot[0]
                 byte_count += len(cursor.key()) + len(cursor.value())
                 found = cursor.next()
-        return OutboxLedger(last, Sequence(first - 1), byte_count) if last else None
+        return OutboxLedger(last, Sequence(first - 1), byte_count, byte_count) if last else None

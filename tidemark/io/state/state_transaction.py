@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
 from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
+from tidemark.io.state.reader_holds import active_readers, counted_readers, default_hold_bytes, lapsing, mark_bytes
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import INVALID_LSN, OID_BYTES, Lsn, Oid, TimelineId
@@ -88,6 +90,7 @@ class StateTransaction:
         self.identity = identity
         self._known = known
         self.new_versions: dict[tuple[Oid, Relation], SchemaVersion] = {}
+        self.lapsed: dict[str, Reader] = {}  # by this transaction
 
     def check_epoch(self, epoch: Epoch | None) -> None:
         """Raise `Fenced` unless `epoch` is the current one."""
@@ -190,7 +193,7 @@ class StateTransaction:
             group = replace(group, last=before.pointer)
         if group.values:
             self._check_space(group, ledger)
-            ledger = self.outbox.append(ledger, group, self._version_of)
+            ledger = self.outbox.append(ledger, group, self._version_of, mark_bytes=mark_bytes(self.identity))
             self.put(LEDGER, ledger)
         latest = group.commit_time_us or (before.commit_time_us if before else 0)
         delivered = Watermark(group.last, ledger.head, latest)
@@ -199,19 +202,25 @@ class StateTransaction:
             self.put(CONFIRMED, delivered)  # a group without values is confirmed with the preceding ones
         return delivered
 
-    def apply_confirmations(self) -> OutboxLedger:
-        """Apply the readers' confirmations: move confirmed, trim values that no reader needs."""
+    def apply_confirmations(self, hold_bytes: int = 0) -> OutboxLedger:
+        """Apply the readers' confirmations: move confirmed, trim values that no reader needs.
+
+        Readers that hold more than `hold_bytes` (0: the default share of the outbox) lapse first.
+        """
         ledger, readers = self.ledger(), self.readers()[0]
-        if not readers:
+        for name in lapsing(readers, ledger, hold_bytes or default_hold_bytes(self.identity)):
+            readers[name] = self._lapse(name, readers[name])
+        active = active_readers(readers)
+        if not active:
             return ledger
-        applied = min(reader.applied for reader in readers.values())
+        applied = min(reader.applied for reader in counted_readers(readers).values())
         confirmed = self.confirmed()
         if applied > (confirmed.sequence if confirmed else ledger.trimmed):
             header = self.outbox.header(applied)
             if header is None or not header.ends_group:
                 raise StateError(f"readers confirmed {applied}, which is not the end of a group in the outbox")
             self.put(CONFIRMED, Watermark(header.pointer, applied, header.commit_time_us))
-        trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in readers.values()))
+        trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in active.values()))
         if trimmed != ledger:
             self.put(LEDGER, trimmed)
         return trimmed
@@ -226,7 +235,8 @@ class StateTransaction:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            applied = min((reader.applied for reader in readers.values()), default=NO_SEQUENCE)
+            counted = counted_readers(readers).values()
+            applied = min((reader.applied for reader in counted), default=NO_SEQUENCE)
             header = self.outbox.header(applied)
             if damaged or header is None:
                 raise
@@ -258,6 +268,28 @@ class StateTransaction:
     def put_reader(self, name: str, reader: Reader) -> None:
         """Store a reader's position on behalf of that reader."""
         self._replace("readers", name, READER, reader)
+
+    def resume_reader(self, name: str) -> Reader:
+        """Let a lapsed reader continue with the oldest value of the outbox, without the values that are gone."""
+        readers, _ = self.readers()
+        if name not in readers:
+            raise UnknownReader(f"reader {name!r} is not registered")
+        reader, trimmed = readers[name], self.ledger().trimmed
+        if not reader.is_lapsed:
+            raise StateError(f"reader {name!r} has not lapsed", hint="see `cdcctl reader list`")
+        has_moved = reader.trimmable > reader.skipped_to  # since it was resumed before
+        gone_from = reader.trimmable if has_moved else reader.skipped_from
+        resumed = replace(
+            reader,
+            applied=max(reader.applied, trimmed),
+            replayable=max(reader.replayable, trimmed),
+            lapsed_at_us=0,
+            lapsed_lsn=INVALID_LSN,
+            skipped_from=gone_from,
+            skipped_to=trimmed,
+        )
+        self.put_reader(name, resumed)
+        return resumed
 
     def drop_reader(self, name: str) -> None:
         """Remove a reader: no values are kept for it any more."""
@@ -395,7 +427,17 @@ class StateTransaction:
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()
-        return bool(readers) and not damaged and min(reader.applied for reader in readers.values()) >= head
+        counted = counted_readers(readers).values()
+        return bool(counted) and not damaged and min(reader.applied for reader in counted) >= head
+
+    def _lapse(self, name: str, reader: Reader) -> Reader:
+        """Store that the outbox keeps no more values for a reader."""
+        header = self.outbox.header(Sequence(max(reader.applied, self.ledger().trimmed) + 1))
+        lsn = header.first.commit_lsn if header is not None else INVALID_LSN
+        lapsed = replace(reader, lapsed_at_us=SystemClock().wall_us(), lapsed_lsn=lsn)
+        self.put_reader(name, lapsed)
+        self.lapsed[name] = lapsed
+        return lapsed
 
     def _derived(self, key: Key[Watermark]) -> Watermark | None:
         try:
@@ -409,8 +451,8 @@ class StateTransaction:
 
     def _check_space(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
-        readers = self.readers()[0]
-        applied = min((reader.applied for reader in readers.values()), default=ledger.trimmed)
+        active = active_readers(self.readers()[0]).values()
+        applied = min((reader.applied for reader in active), default=ledger.trimmed)
         # NB: if readers have stored everything (up to the head), a wait would never end: Spark confirms a range
         # only when it plans the next one. Then a group of any size is accepted.
         if ledger.byte_count + wanted > bound and applied < ledger.head:

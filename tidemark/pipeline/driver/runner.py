@@ -39,9 +39,9 @@ from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_fo
 from tidemark.pipeline.driver.settings_check import check_settings, unmatched_patterns
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
-from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.source.format import OutboxSource

@@ -17,8 +17,9 @@ from pathlib import Path
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.damage import LOG_FOLDER
-from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.positions import Positions, TableId
+from tidemark.pipeline.lake.table_errors import LakeFailed
 
 LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 MESSAGES = "messages"  # the Delta table of a database's logical messages

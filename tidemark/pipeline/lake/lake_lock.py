@@ -20,8 +20,8 @@ from typing import Self
 from tidemark.io.host.clock import host_name
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.file_locks import lock_file, read_holder, write_holder
-from tidemark.pipeline.lake.lake_table import LakeFailed, LakeFull
 from tidemark.pipeline.lake.positions import LakeOfAnother
+from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull
 from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark.wire.state import Identity
 

@@ -17,9 +17,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
-from tidemark.io.host.disk import StateFull
 from tidemark.io.host.failpoints import passed
-from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
+from tidemark.model.errors import InternalError
 from tidemark.pipeline.delta_log.applied import (
     NOTHING,
     Applied,
@@ -29,7 +28,7 @@ from tidemark.pipeline.delta_log.applied import (
     transactions_of,
 )
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, FileChange, commit_path, write_commit
-from tidemark.pipeline.delta_log.commits import TOKEN, has_commit, new_token, read_commit
+from tidemark.pipeline.delta_log.commits import TOKEN, new_token
 from tidemark.pipeline.delta_log.lineage import (
     NEVER_WRITTEN,
     Recorded,
@@ -38,37 +37,17 @@ from tidemark.pipeline.delta_log.lineage import (
     check_restrictions,
 )
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.failures import first_reason, is_of_host, named_failure, reports_full_disk
+from tidemark.pipeline.failures import first_reason, is_of_host
 from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_encodings, properties_for
 from tidemark.pipeline.lake.file_list import changed, listed
 from tidemark.pipeline.lake.file_writing import fitted, write_file
+from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, table_failure
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
 NO_PROPERTIES: Mapping[str, str] = {}
 CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties that name the source
 _DELETION_VECTORS = "deletionVectors"
-REASON_MAX = 200  # characters of a foreign error message
-
-
-class TableFenced(Fenced):
-    """Another pipeline committed to a table of this lake."""
-
-    hint = "two pipelines write to one lake: stop one of them; no change is duplicated or lost"
-
-    def __init__(self, uri: str, cause: str) -> None:
-        super().__init__(f"another writer committed to {uri}: {cause}")
-
-
-class TableMoved(ConsumerFailed):
-    """Another writer committed maintenance since the table was opened."""
-
-    disposition = Disposition.RETRY
-    hint = "no change is lost: the table is opened again; run its maintenance less often"
-
-    def __init__(self, uri: str, cause: str, applied: Applied) -> None:
-        super().__init__(f"{uri} has new commits of another writer's maintenance: {cause}")
-        self.applied = applied
 
 
 def table_id(uri: str) -> str:
@@ -89,19 +68,6 @@ def quoted(name: str, alias: str = "") -> str:
     """Return `name` as an identifier in delta-rs's SQL."""
     identifier = '"' + name.replace('"', '""') + '"'
     return f"{alias}.{identifier}" if alias else identifier
-
-
-class LakeFailed(ConsumerFailed):
-    """delta-rs cannot read or write a table."""
-
-    disposition = Disposition.RETRY
-    hint = "check that the folder of the lake exists, has free space, and is writable; its content is unchanged"
-
-
-class LakeFull(StateFull):
-    """The disk of the lake's folder is full; the pipeline waits and retries."""
-
-    hint = "free space on the disk of the lake: the pipeline continues automatically"
 
 
 def table_properties(keep_hours: int) -> dict[str, str]:
@@ -405,21 +371,12 @@ class LakeTable:
         try:
             yield
         except (DeltaError, OSError) as error:
-            raise named_failure(str(error)) or self._failure(error, token) from error
-
-    def _failure(self, error: Exception, token: int | None) -> TidemarkError:
-        """Return the error for a failed read or commit, according to the commits since the table was opened."""
-        version = self.version + 1
-        while has_commit(self.uri, version):
-            commit = read_commit(self.uri, self.app, version, unmarked=not self._is_marked)
-            if commit is None:
-                return TableDiverged(f"{self.uri}: the commit of version {version} cannot be read")
-            if not commit.foreign and (token is None or commit.token != token):
-                return TableFenced(self.uri, str(error))
-            if commit.changes:
-                return TableDiverged(f"{self.uri} was changed by another writer: {commit.changes}")
-            version += 1
-        reason = first_reason(str(error))
-        if version > self.version + 1:
-            return TableMoved(self.uri, reason, self.applied)
-        return (LakeFull if reports_full_disk(str(error)) else LakeFailed)(f"{self.uri}: {reason}")
+            raise table_failure(
+                error,
+                self.uri,
+                self.app,
+                self.version,
+                applied=self.applied,
+                token=token,
+                unmarked=not self._is_marked,
+            ) from error

@@ -29,7 +29,8 @@ from tidemark.pipeline.lake.faults import (
     parse_target,
     target_columns,
 )
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.wire.state import Identity
 
 FOLDER = "_positions"

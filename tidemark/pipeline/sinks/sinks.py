@@ -14,63 +14,41 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tidemark.decode.types.codec import Dialect
-from tidemark.decode.types.registry import UTF8
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
 from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
-from tidemark.io.state.accepted_breaks import log_key
-from tidemark.model.change import LogicalMessage
-from tidemark.model.commit_time import USECS_PER_DAY
 from tidemark.model.lsn import INVALID_OID, Oid
-from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.commits import has_commit
-from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind
-from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders, messages_app, table_app
-from tidemark.pipeline.lake.kept_tables import KeptTables
-from tidemark.pipeline.lake.lake_table import CAPTURE, KEEP_HOURS, SOURCE, LakeTable, OpenTable
+from tidemark.pipeline.lake.faults import FaultKind
+from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
-from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
-from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import (
     LakeBatch,
     LakeItem,
     SplitBatch,
-    delivered_items,
     first_relation,
     latest_relation,
     split_items,
-    stored_items,
 )
-from tidemark.pipeline.sinks.messages import append_messages
-from tidemark.pipeline.sinks.replica import Replica
-from tidemark.pipeline.sinks.schema_policy import refusing_changes
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.pipeline.sinks.table_states import applied_of, breaks_after, diverged_table, fault_state, state_after
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy, paused_outcome
+from tidemark.pipeline.sinks.table_states import breaks_after, diverged_table, fault_state, state_after
+from tidemark.pipeline.sinks.table_writes import TableWrites
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.state import Identity
 
-if TYPE_CHECKING:
-    from tidemark.model.relation import Relation
-
 TARGETS_AT_ONCE = 4
 LONG_WRITE_S = 0.02  # mean of a batch; shorter writes are mostly Python, where threads only wait for the interpreter
-COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
-
-
-WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
-"""Writes items to a log or replica, or determines why that is not possible."""
 
 
 class Lake:
@@ -98,20 +76,23 @@ class Lake:
         ends once `is_over` returns true. `config` has the settings of tables. `slow_writes` finds those that lag.
         """
         self.root = root.rstrip("/")
-        self.capture = identity.capture
-        self._system_identifier = identity.system_identifier
-        self._databases = {} if databases is None else databases
-        self._dialects = {} if dialects is None else dialects
+        named = {} if databases is None else databases
         self.positions = Positions(self.root, identity, keep_hours)
-        self._folders = LakeFolders(self.root, self.capture, self._databases, self.positions)
-        self._shapes = shapes
-        self._constants = constants
-        self._kept = KeptTables()
-        self._present: dict[TableId, Relation] = {}
-        self._keep_hours = keep_hours
-        self._accepted = accepted
+        self._folders = LakeFolders(self.root, identity.capture, named, self.positions)
+        self._writes = TableWrites(
+            self.root,
+            identity,
+            self.positions,
+            self._folders,
+            shapes=shapes,
+            constants=constants,
+            databases=named,
+            dialects={} if dialects is None else dialects,
+            keep_hours=keep_hours,
+            accepted=accepted,
+            config=config,
+        )
         self._is_over = is_over
-        self._config = config
         self._clock = SystemClock()
         self._slow_writes = slow_writes or SlowWrites(config.slow_write_s)
         self._write_s = LONG_WRITE_S + 1.0  # of a log or replica in the last batch; the first batch opens all
@@ -160,11 +141,11 @@ class Lake:
             return Outcome(target.known, target.applied)
 
         if known.relation == INVALID_OID:
-            outcomes = [self._messages(known.database, split.messages.get(known.database, []), write)]
+            outcomes = [self._writes.messages(known.database, split.messages.get(known.database, []), write)]
             reached = self._messages_reached(known.database, outcomes[0])
         else:
             own = split.tables.get(of, [])
-            outcomes = [self._log(of, own, write), self._replica(of, own, write)]
+            outcomes = [self._writes.log(of, own, write), self._writes.replica(of, own, write)]
             # NB: the items may be older than the name.
             reached = replace(self._reached(of, own, *outcomes), namespace=known.namespace, name=known.name)
         passed(Failpoint.TABLE_CAUGHT_UP)
@@ -191,12 +172,14 @@ class Lake:
                 (
                     table,
                     items,
-                    pool.submit(self._log, table, items, write),
-                    pool.submit(self._replica, table, items, write),
+                    pool.submit(self._writes.log, table, items, write),
+                    pool.submit(self._writes.replica, table, items, write),
                 )
                 for table, items in split.tables.items()
             ]
-            messages = [(of, pool.submit(self._messages, of, items, write)) for of, items in split.messages.items()]
+            messages = [
+                (of, pool.submit(self._writes.messages, of, items, write)) for of, items in split.messages.items()
+            ]
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
         if done:
@@ -271,79 +254,6 @@ class Lake:
         except OSError:
             return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
-    def _log(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
-        uri, app = f"{self.root}/{self._folders[table]}/{LOG}", table_app(self.capture, table, LOG)
-        name = self._name(table, items)
-        open_table, settings = self._opener(table, name), self._config.settings_of(name)
-
-        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = ChangeLog(uri, app, self._shapes, open_table).apply(delivered_items(some), recorded)
-            if log.has_passed(COMPACT_EVERY):
-                if settings.log_keep_days:
-                    expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
-                log.compact(max(self._keep_hours, settings.file_keep_hours))
-            return log
-
-        known = self.positions.tables.get(table)
-        restart = partial(self._accepted_copy, table)
-        entry, applied = known.log if known else UNTOUCHED, applied_of(known)
-        refusing = refusing_changes(apply, name, settings, applied.position)
-        target = TargetTable(uri, app, entry, applied, refusing, restart)
-        outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
-        self._keep(outcome)
-        return outcome
-
-    def _keep(self, outcome: Outcome) -> None:
-        if outcome.table is not None and outcome.beside is None and outcome.target.fault is None:
-            self._kept.keep(outcome.table)
-
-    def _replica(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
-        uri, app = f"{self.root}/{self._folders[table]}/{REPLICA}", table_app(self.capture, table, REPLICA)
-        dialect = self._dialects.get(table[0], UTF8)
-        # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
-        present = self._present.pop(table, None)
-        name = self._name(table, items)
-        open_table, settings = self._opener(table, name), self._config.settings_of(name)
-        applying = Replica(
-            uri,
-            app,
-            self._shapes,
-            self._constants,
-            dialect,
-            present=present,
-            open_table=open_table,
-            rows_max=settings.merge_rows,
-            cluster=settings.cluster,
-        )
-
-        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            replica = applying.apply(delivered_items(some), recorded)
-            if replica.has_passed(COMPACT_EVERY):
-                applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
-            return replica
-
-        known = self.positions.tables.get(table)
-        entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
-        target = TargetTable(uri, app, entry, applied, refusing_changes(apply, name, settings, applied.position))
-        outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
-        self._keep(outcome)
-        if applying.present is not None and outcome.table is not None:
-            self._present[table] = applying.present
-        return outcome
-
-    def _name(self, table: TableId, items: Sequence[Delivered]) -> str:
-        """Return the present name of a table; without items it is a known one."""
-        return latest_relation(items).qualified_name if items else self.positions.tables[table].qualified_name
-
-    def _opener(self, table: TableId, name: str) -> OpenTable:
-        """Return what opens a table's log or replica: kept open if possible, with the properties that name its source.
-
-        The position of the source is in each commit, at no further cost.
-        """
-        database = self._databases.get(table[0], str(table[0]))
-        properties = {CAPTURE: self.capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
-        return partial(self._kept.open, properties=properties)
-
     def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
         known = self.positions.tables.get(table)
         applied = max(log.applied, replica.applied, key=lambda applied: applied.position)
@@ -365,42 +275,6 @@ class Lake:
             return reached
         relation = latest_relation(items)
         return replace(reached, namespace=relation.namespace, name=relation.name)
-
-    def _messages(
-        self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]], write: WriteTarget
-    ) -> Outcome:
-        uri, app = f"{self.root}/{self._folders[database, INVALID_OID]}", messages_app(self.capture, database)
-
-        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
-            log = append_messages(uri, app, known_messages, recorded)
-            if log.has_passed(COMPACT_EVERY):
-                log.compact(self._keep_hours)
-            return log
-
-        known = self.positions.tables.get((database, INVALID_OID))
-        restart = partial(self._accepted_break, database)
-        return write(
-            TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart), messages
-        )
-
-    def _is_accepted(self, table: TableId, fault: Fault) -> bool:
-        return self._accepted().get(log_key(*table)) == str(fault.position)
-
-    def _accepted_copy(
-        self, table: TableId, items: Sequence[StoredItem], applied: Applied, fault: Fault
-    ) -> tuple[int, Position] | None:
-        """Return where the log of a table continues: at a new copy, after an operator accepted the break."""
-        return new_copy(items, applied, fault) if self._is_accepted(table, fault) else None
-
-    def _accepted_break(
-        self, database: Oid, messages: Sequence[StoredItem], _applied: Applied, fault: Fault
-    ) -> tuple[int, Position] | None:
-        """Return where messages continue after a break that an operator accepted: there is no new copy of messages."""
-        if not self._is_accepted((database, INVALID_OID), fault):
-            return None
-        late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
-        return next(((at, item.position) for at, item in late if item.position > fault.position), None)
 
     def _messages_reached(self, database: Oid, log: Outcome) -> TablePosition:
         return TablePosition(

@@ -27,17 +27,9 @@ from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.failures import first_reason, is_of_host, is_of_process, reports_full_disk
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake_table import (
-    REASON_MAX,
-    REOPENED_MAX,
-    LakeFailed,
-    LakeFull,
-    LakeTable,
-    TableMoved,
-    check_writable,
-    table_id,
-)
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable, check_writable, table_id
 from tidemark.pipeline.lake.layout import UnfitRows
+from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull, TableMoved
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 

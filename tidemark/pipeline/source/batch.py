@@ -12,6 +12,7 @@ from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.opened_outbox import open_once
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
+from tidemark.pipeline.source.remedies import stating_remedies
 
 
 class OutboxBatchReader(DataSourceReader):
@@ -21,6 +22,7 @@ class OutboxBatchReader(DataSourceReader):
         self._options = options
         self._contents = contents
 
+    @stating_remedies()
     def partitions(self) -> list[InputPartition]:
         """Divide the contents into partitions: an empty one if there is none."""
         outbox = self._outbox()
@@ -32,12 +34,13 @@ class OutboxBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the contents of a partition; raise `OutboxTrimmed` if they were trimmed since."""
         assert isinstance(partition, OutboxRange), partition
-        outbox = self._outbox()
-        if partition.outbox != outbox.outbox_id:
-            raise OutboxReplaced(
-                f"the query is of outbox {partition.outbox}, but the state folder has {outbox.outbox_id}"
-            )
-        yield from self._contents.read(outbox, Sequence(partition.after), Sequence(partition.upto))
+        with stating_remedies():
+            outbox = self._outbox()
+            if partition.outbox != outbox.outbox_id:
+                raise OutboxReplaced(
+                    f"the query is of outbox {partition.outbox}, but the state folder has {outbox.outbox_id}"
+                )
+            yield from self._contents.read(outbox, Sequence(partition.after), Sequence(partition.upto))
 
     def _outbox(self) -> OutboxReader:
         return open_once(self._options.folder())

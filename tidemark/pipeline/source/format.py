@@ -19,6 +19,7 @@ from tidemark.pipeline.source.envelope_form import EnvelopeForm, envelope_fields
 from tidemark.pipeline.source.opened_outbox import open_once
 from tidemark.pipeline.source.options import FORMAT, RowColumns, SourceOptions
 from tidemark.pipeline.source.query_table import QueryTable, find_table
+from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.pipeline.source.row_contents import RowContents
 from tidemark.pipeline.source.row_form import RowForm
 from tidemark.pipeline.source.stream import OutboxStreamReader
@@ -35,6 +36,7 @@ class OutboxSource(DataSource):
         """Return the name of the format."""
         return FORMAT
 
+    @stating_remedies()
     def schema(self) -> StructType:
         """Return the columns. Spark does not ask if the caller gave them (`.schema(...)`)."""
         options = self._options()
@@ -43,11 +45,13 @@ class OutboxSource(DataSource):
         self._table = self._find(options)
         return spark_schema(pa.schema(fields_of(self._table, options.columns)))
 
+    @stating_remedies()
     def reader(self, schema: StructType) -> OutboxBatchReader:
         """Return the reader of one batch query."""
         options = self._options()
         return OutboxBatchReader(options, self._contents(options, schema))
 
+    @stating_remedies()
     def streamReader(self, schema: StructType) -> OutboxStreamReader:  # noqa: N802 - Spark's name, by keyword
         """Return the reader of one streaming query."""
         options = self._options()

@@ -20,6 +20,7 @@ _NAMES = (
     "table",
     "columns",
     "reader",
+    "required",
     "startingPosition",
     "maxBytesPerTrigger",
     "schemaEvolution",
@@ -55,6 +56,7 @@ class SourceOptions:
     table: str | None = None
     columns: RowColumns = RowColumns.AFTER
     reader: str | None = None
+    required: bool = False  # the reader counts for the confirmed position, and never lapses
     start: StartingPosition = FROM_EARLIEST
     batch_bytes: int = BATCH_BYTES
     evolution: Evolution = Evolution.FAIL
@@ -87,6 +89,7 @@ class SourceOptions:
             found.get("table"),
             _parsed(found, "columns", RowColumns, RowColumns.AFTER),
             found.get("reader"),
+            _parsed(found, "required", _flag, False),
             StartingPosition.parse(found.get("startingPosition", EARLIEST)),
             _parsed(found, "maxBytesPerTrigger", _size, BATCH_BYTES),
             _parsed(found, "schemaEvolution", Evolution, Evolution.FAIL),

@@ -8,12 +8,13 @@ partition contains all that it needs.
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.model.errors import ConfigError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.contents import Contents
@@ -22,6 +23,7 @@ from tidemark.pipeline.source.opened_outbox import open_once
 from tidemark.pipeline.source.options import FORMAT, Evolution, SourceOptions
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
 from tidemark.pipeline.source.query_table import SchemaChanged
+from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.wire.values import ValueKind
 
 TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode
@@ -37,27 +39,32 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._awaited: tuple[Sequence, float] | None = None  # a group whose transaction continues, and until when
         self._confirmed: Sequence | None = None  # as applied, by this query run
 
+    @stating_remedies()
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return where a query without a checkpoint starts: where its reader is, if it is registered."""
         reader = self._options.reader
         if reader is None:
             return self._offset(self._options.start_sequence)
         outbox = self._outbox()
+        outbox.check_active(reader)
         registered = outbox.registered(reader)
         if registered is None:
             start = self._options.start.find(outbox)
-            outbox.register(reader)
+            outbox.register(reader, is_required=self._options.required)
             registered = outbox.confirm(reader, start, start)
         return self._offset(registered.applied)
 
+    @stating_remedies()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the bound of a batch: at most half of the outbox, or Spark would wait for itself."""
         return ReadMaxBytes(min(self._options.batch_bytes, self._outbox().outbox_bytes_max // 2))
 
+    @stating_remedies()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of an AvailableNow query."""
         self._target = self._outbox().head()
 
+    @stating_remedies()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of the next batch, which is a group end. Called every few milliseconds.
 
@@ -70,12 +77,14 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if bytes_max is None and not isinstance(limit, ReadAllAvailable):
             raise ConfigError(f"format {FORMAT!r} limits batches by bytes, not by {limit}")
         outbox = self._outbox()
-        end = outbox.head() if bytes_max is None else outbox.plan(after, bytes_max)
-        if self._target is not None:
-            end = max(after, min(end, self._target))
-        elif bytes_max is not None:
-            end = self._complete_transactions(outbox, after, end)
-        return self._offset(self._before_misfit(outbox, after, end))
+        with self._naming_lapse():
+            after = self._resumed(outbox, after)
+            end = outbox.head() if bytes_max is None else outbox.plan(after, bytes_max)
+            if self._target is not None:
+                end = max(after, min(end, self._target))
+            elif bytes_max is not None:
+                end = self._complete_transactions(outbox, after, end)
+            return self._offset(self._before_misfit(outbox, after, end))
 
     def _complete_transactions(self, outbox: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
         """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
@@ -105,10 +114,12 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SchemaChanged(f"other columns from value {header.group_first} of the outbox on: {misfit}")
         return end
 
+    @stating_remedies()
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the outbox's end, for the query's progress."""
         return self._offset(self._outbox().head())
 
+    @stating_remedies()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Divide a range into partitions; one partition for headers only."""
         after, upto = self._sequence(start), self._sequence(end)
@@ -116,17 +127,23 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if upto < after:
             raise OffsetMovedBack(f"Spark requests outbox values from {after} back to {upto}")
         outbox = self._outbox()
-        if self._contents.is_undivided and upto > after:
-            return [OutboxRange(outbox.outbox_id, after, upto)]
-        headers = outbox.headers(after, upto)
-        return divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
+        with self._naming_lapse():
+            after = self._resumed(outbox, after)
+            if upto <= after:
+                return []
+            if self._contents.is_undivided:
+                return [OutboxRange(outbox.outbox_id, after, upto)]
+            headers = outbox.headers(after, upto)
+            return divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the contents of a partition."""
         assert isinstance(partition, OutboxRange), partition
-        self._sequence({"outbox": partition.outbox, "sequence": partition.after})
-        yield from self._contents.read(self._outbox(), Sequence(partition.after), Sequence(partition.upto))
+        with stating_remedies(), self._naming_lapse():
+            self._sequence({"outbox": partition.outbox, "sequence": partition.after})
+            yield from self._contents.read(self._outbox(), Sequence(partition.after), Sequence(partition.upto))
 
+    @stating_remedies()
     def commit(self, end: Offset) -> None:
         """Confirm for the query's reader that nothing up to `end` is requested again; without a reader do nothing."""
         if self._options.reader is not None:
@@ -141,9 +158,27 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.reader is None or self._confirmed == after:
             return
         outbox = self._outbox()
-        before = outbox.registered(self._options.reader) or outbox.register(self._options.reader)
-        outbox.confirm(self._options.reader, after, before.replayable)
+        name = self._options.reader
+        before = outbox.registered(name) or outbox.register(name, is_required=self._options.required)
+        outbox.confirm(name, after, before.replayable)
         self._confirmed = after
+
+    def _resumed(self, outbox: OutboxReader, after: Sequence) -> Sequence:
+        """Return where the query continues: behind the values that were gone when its reader was resumed."""
+        if self._options.reader is None or after >= outbox.ledger().trimmed:
+            return after
+        reader = outbox.registered(self._options.reader)
+        return after if reader is None else reader.start(after)
+
+    @contextmanager
+    def _naming_lapse(self) -> Iterator[None]:
+        """Raise `ReaderLapsed` if values are gone because the reader of the query has lapsed."""
+        try:
+            yield
+        except OutboxTrimmed:
+            if self._options.reader is not None:
+                self._outbox().check_active(self._options.reader)
+            raise
 
     def _check_columns(self, start: Offset) -> None:
         """Raise `SchemaChanged` if the checkpoint is of a query with other columns, and the query may not change."""

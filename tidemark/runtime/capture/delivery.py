@@ -18,11 +18,12 @@ from tidemark.io.host.disk import StateFull
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.reader_holds import active_readers, counted_readers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.commit_time import USECS_PER_SECOND
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -82,15 +83,18 @@ class OutboxTarget:
         history: HistoryWriter,
         selected_tables: SelectedTables,
         progress: Progress,
+        hold_bytes: int = 0,
         metrics: Metrics,
         log: Log,
         stopping: threading.Event,
     ) -> None:
+        """`hold_bytes`: of the outbox, that a reader may hold; 0: the default."""
         self._store = store
         self._epoch = epoch
         self._history = history
         self._selected_tables = selected_tables
         self._progress = progress
+        self._hold_bytes = hold_bytes
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
@@ -119,8 +123,9 @@ class OutboxTarget:
         """Move the confirmed pointer and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
         marks = self._store.marks()
-        held = min((reader.applied for reader in marks.readers.values()), default=marks.ledger.trimmed)
-        trimmable = min((reader.trimmable for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        active, counted = active_readers(marks.readers).values(), counted_readers(marks.readers).values()
+        held = min((reader.applied for reader in counted), default=marks.ledger.trimmed)
+        trimmable = min((reader.trimmable for reader in active), default=marks.ledger.trimmed)
         has_confirmed = trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0)
         if has_confirmed:
             self._apply_confirmations()
@@ -137,7 +142,7 @@ class OutboxTarget:
         while True:
             try:
                 with self._store.transaction(self._epoch) as transaction:
-                    transaction.apply_confirmations()
+                    transaction.apply_confirmations(self._hold_bytes)
                     delivered = transaction.deliver(encoded)
                     extra_writes(transaction)
                     ledger, confirmed = transaction.ledger(), transaction.confirmed()
@@ -147,6 +152,7 @@ class OutboxTarget:
             else:
                 if encoded.moves_delivered:
                     self._progress.deliver(delivered.pointer)
+                self._report_lapsed(transaction)
                 self._report(ledger, confirmed)
                 return
 
@@ -164,8 +170,19 @@ class OutboxTarget:
 
     def _apply_confirmations(self) -> None:
         with self._store.transaction(self._epoch) as transaction:
-            ledger, confirmed = transaction.apply_confirmations(), transaction.confirmed()
+            ledger, confirmed = transaction.apply_confirmations(self._hold_bytes), transaction.confirmed()
+        self._report_lapsed(transaction)
         self._report(ledger, confirmed)
+
+    def _report_lapsed(self, transaction: StateTransaction) -> None:
+        for name, reader in transaction.lapsed.items():
+            self._log.warning(
+                "a reader lapsed: it held too much of the outbox",
+                reader=name,
+                sequence=reader.trimmable,
+                lsn=format_lsn(reader.lapsed_lsn),
+                hint=f"continue with cdcctl reader resume {name}, or remove it with cdcctl reader drop {name}",
+            )
 
     def _report(self, ledger: OutboxLedger, confirmed: Watermark | None) -> None:
         self._metrics.outbox_used.set(ledger.byte_count)

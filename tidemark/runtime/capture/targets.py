@@ -42,6 +42,7 @@ class TargetSettings:
     copying: bool  # existing rows are copied
     unmarked_bytes_max: int  # while it follows
     plugins: Plugins
+    hold_bytes: int = 0  # of the outbox, that a reader may hold; 0: the default
 
     @classmethod
     def of(cls, config: Config, plugins: Plugins | None) -> Self:
@@ -53,6 +54,7 @@ class TargetSettings:
             config.copy.enabled,
             config.standby.unmarked_bytes_max,
             plugins or built_in(config.deliver.consumer),
+            config.reader.hold_bytes,
         )
 
     @property
@@ -117,6 +119,7 @@ class TargetMaker:
             history=self.history,
             selected_tables=self._selected_tables(),
             progress=self.progress,
+            hold_bytes=self.settings.hold_bytes,
             metrics=context.metrics,
             log=context.log,
             stopping=self.stopping,

@@ -30,6 +30,7 @@ from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.reader_holds import default_hold_bytes, held_bytes
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
@@ -118,6 +119,8 @@ def _serve(
         metrics = Metrics(store.identity.capture)
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
+        metrics.readers.read_held = lambda: _held_by_readers(store)
+        metrics.reader_hold_max.set(config.reader.hold_bytes or default_hold_bytes(store.identity))
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
@@ -175,6 +178,13 @@ def _warn_of_refused(store: StateStore, log: Log) -> None:
             count=len(refused),
             hint=REFUSED_HINT,
         )
+
+
+def _held_by_readers(store: StateStore) -> Mapping[str, int | None]:
+    """Return the bytes that each reader holds; None for a lapsed one."""
+    marks = store.marks()
+    held = held_bytes(marks.readers, marks.ledger)
+    return {name: None if reader.is_lapsed else held.get(name, 0) for name, reader in marks.readers.items()}
 
 
 def _report_check(markers: MarkerReader) -> Mapping[str, Json]:

@@ -40,7 +40,6 @@ from tidemark.wire.state import (
     HandOver,
     OutboxLedger,
     Owner,
-    Reader,
     Watermark,
 )
 
@@ -153,7 +152,7 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
     transaction.put(LEDGER, OutboxLedger(head, head))
     transaction.put(IDENTITY, replace(transaction.identity, outbox_id=uuid.uuid4().hex))
     for name, reader in transaction.readers()[0].items():
-        transaction.put_reader(name, Reader(head, head, reader.confirmed_at_us))
+        transaction.put_reader(name, replace(reader, applied=head, replayable=head))
     here = Watermark(delivered.pointer, head)
     transaction.put(DELIVERED, here)
     transaction.put(CONFIRMED, here)

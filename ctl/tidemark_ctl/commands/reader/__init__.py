@@ -10,9 +10,14 @@ COMMANDS = {
         "Remove a reader that will not return, so that the outbox is trimmed without it.",
         "drop_reader",
     ),
+    "resume": Entry(
+        "reader.resume",
+        "Let a lapsed reader continue with the oldest value of the outbox.",
+        "resume_reader",
+    ),
     "list": Entry(
         "reader.list",
-        "Show every reader: the sequence that it has confirmed, the one that it may return to, and its lag.",
+        "Show every reader: the sequences that it has confirmed and may return to, its lag, and what it holds.",
         "list_readers",
     ),
 }
@@ -20,4 +25,4 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def reader() -> None:
-    """List and drop the readers of the outbox."""
+    """List, drop and resume the readers of the outbox."""

@@ -10,6 +10,6 @@ from tidemark_ctl.options import state_option
 @state_option
 @click.argument("name")
 @click.confirmation_option(prompt="Values that this reader has not read may then be trimmed. Drop it?")
-@deferred("reader_drop.drop_reader")
+@deferred("reader_changes.drop_reader")
 def drop_reader() -> None:
     """Remove a reader that will not return, so that the outbox is trimmed without it."""

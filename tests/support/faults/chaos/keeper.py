@@ -169,7 +169,7 @@ class Keeper:
 
     def _judge(self) -> None:
         assert self.process.process is not None
-        code = self.process.process.returncode
+        code = self.process.process.wait()
         role = self.process.role
         if code == -signal.SIGKILL:
             point = self.met()

@@ -1,0 +1,17 @@
+"""`cdcctl reader resume`: lets a lapsed reader continue."""
+
+import click
+
+from tidemark_ctl.loading import deferred
+from tidemark_ctl.options import state_option
+
+
+@click.command("resume")
+@state_option
+@click.argument("name")
+@deferred("reader_changes.resume_reader")
+def resume_reader() -> None:
+    """Let a lapsed reader continue with the oldest value of the outbox.
+
+    It never receives the values that are gone; the command prints them.
+    """

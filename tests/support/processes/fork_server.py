@@ -1,0 +1,80 @@
+"""A process that has imported Tidemark's programs, and forks one for each request.
+
+`python -m tests.support.processes.fork_server DESCRIPTOR`: `forking` starts it, and sends requests on that socket.
+"""
+
+import gc
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+
+import tidemark_archiver
+import tidemark_ctl
+import tidemark_sidecar
+
+MESSAGE_BYTES_MAX = 128 << 10
+OUTPUTS = 2  # standard output and standard error
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A program to run in a new process."""
+
+    module: str
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+def serve(requests: socket.socket) -> Start | None:
+    """Answer requests; return in each forked process with its program, and with None at the end of the requests."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES_MAX, OUTPUTS)
+        if not message:
+            return None
+        request = json.loads(message)
+        if isinstance(request, int):
+            ended, status = os.waitpid(request, os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if ended else None
+        elif answer := os.fork():
+            for descriptor in descriptors:
+                os.close(descriptor)
+        else:
+            requests.close()
+            start = Start(**request)
+            _become(start, descriptors)
+            return start
+        requests.send(json.dumps(answer).encode())
+
+
+def _become(start: Start, outputs: list[int]) -> None:
+    """Give this process the outputs, the environment, the arguments and the signals of a program that was executed."""
+    for output, descriptor in enumerate(outputs, start=1):
+        os.dup2(descriptor, output)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(start.environment)
+    sys.argv[1:] = start.arguments
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def main() -> None:
+    """Import the programs, and answer requests until the socket is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt of the test run ends it by the closed socket
+    for package in (tidemark_sidecar, tidemark_archiver, tidemark_ctl):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".__main__"):
+                import_module(module.name)
+    import_module("tidemark.runtime.daemon.service")
+    gc.freeze()  # what is imported is never garbage: a collection would copy its pages
+    if (start := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        runpy.run_module(start.module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

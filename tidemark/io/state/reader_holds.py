@@ -1,0 +1,54 @@
+"""How much of the outbox a reader may hold: a forgotten reader lapses, so that it stops no other.
+
+A reader *holds* the values that the outbox keeps for it and that the required readers no longer need; if no reader is
+required, those that the foremost reader no longer needs. A required reader never lapses, nor does the foremost one.
+"""
+
+from collections.abc import Mapping
+
+from tidemark.wire.state import Identity, OutboxLedger, Reader
+
+HOLD_SHARE = 4  # a reader may hold a quarter of the outbox, unless `reader.hold_bytes` is set
+MARKS = 64  # of the bytes in a full outbox: what a reader holds is known to 1/64 of it
+
+Readers = Mapping[str, Reader]
+
+
+def default_hold_bytes(identity: Identity) -> int:
+    """Return how many bytes a reader may hold."""
+    return identity.outbox_bytes_max // HOLD_SHARE
+
+
+def mark_bytes(identity: Identity) -> int:
+    """Return the distance of the marks in the ledger, bytes."""
+    return identity.outbox_bytes_max // MARKS
+
+
+def active_readers(readers: Readers) -> dict[str, Reader]:
+    """Return the readers for which the outbox keeps values."""
+    return {name: reader for name, reader in readers.items() if not reader.is_lapsed}
+
+
+def counted_readers(readers: Readers) -> dict[str, Reader]:
+    """Return the readers that count for the confirmed position: the required ones; without any, all active ones."""
+    active = active_readers(readers)
+    return {name: reader for name, reader in active.items() if reader.is_required} or active
+
+
+def held_bytes(readers: Readers, ledger: OutboxLedger) -> dict[str, int]:
+    """Return how many bytes each active reader holds that is not required."""
+    active = active_readers(readers)
+    required = [reader.trimmable for reader in active.values() if reader.is_required]
+    needed = min(required) if required else max((one.trimmable for one in active.values()), default=ledger.trimmed)
+    return {
+        name: ledger.bytes_between(reader.trimmable, needed)
+        for name, reader in active.items()
+        if not reader.is_required
+    }
+
+
+def lapsing(readers: Readers, ledger: OutboxLedger, hold_bytes: int) -> list[str]:
+    """Return the readers that hold more than `hold_bytes`."""
+    if ledger.byte_count <= hold_bytes:
+        return []
+    return [name for name, held in held_bytes(readers, ledger).items() if held > hold_bytes]

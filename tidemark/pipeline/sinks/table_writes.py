@@ -1,0 +1,195 @@
+"""Writes the items of one table into its log and its replica, or the messages of a database into their log.
+
+Each write chooses the folder, the settings and the properties of its target, and keeps the target open for the next
+batch. `sinks` decides what is written and records the outcomes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import UTF8
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.process.lake_config import LakeConfig
+from tidemark.io.state.accepted_breaks import log_key
+from tidemark.model.change import LogicalMessage
+from tidemark.model.commit_time import USECS_PER_DAY
+from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault
+from tidemark.pipeline.lake.folders import LOG, REPLICA, LakeFolders, messages_app, table_app
+from tidemark.pipeline.lake.kept_tables import KeptTables
+from tidemark.pipeline.lake.lake_table import CAPTURE, SOURCE, LakeTable, OpenTable
+from tidemark.pipeline.lake.layout import Constants, Shapes
+from tidemark.pipeline.lake.positions import Positions, TableId
+from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
+from tidemark.pipeline.sinks.exclusion import excluded, included
+from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
+from tidemark.pipeline.sinks.messages import append_messages
+from tidemark.pipeline.sinks.replica import Replica
+from tidemark.pipeline.sinks.schema_policy import refusing_changes
+from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.table_states import applied_of
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, new_copy
+from tidemark.pipeline.sinks.waiting import StoredItem
+from tidemark.wire.state import Identity
+
+if TYPE_CHECKING:
+    from tidemark.model.relation import Relation
+
+COMPACT_EVERY = 100  # commits of one table
+
+WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
+"""Writes items to a log or replica, or determines why that is not possible."""
+
+
+class TableWrites:
+    """The writes into the tables of one lake; each table is written by one thread at a time."""
+
+    def __init__(
+        self,
+        root: str,
+        identity: Identity,
+        positions: Positions,
+        folders: LakeFolders,
+        *,
+        shapes: Shapes,
+        constants: Constants,
+        databases: Mapping[Oid, str],
+        dialects: Mapping[Oid, Dialect],
+        keep_hours: int,
+        accepted: Callable[[], Mapping[str, str]],
+        config: LakeConfig,
+    ) -> None:
+        """Write below `root`; the other arguments are those of `Lake`."""
+        self._root = root
+        self._capture = identity.capture
+        self._system_identifier = identity.system_identifier
+        self._positions = positions
+        self._folders = folders
+        self._shapes = shapes
+        self._constants = constants
+        self._databases = databases
+        self._dialects = dialects
+        self._keep_hours = keep_hours
+        self._accepted = accepted
+        self._config = config
+        self._clock = SystemClock()
+        self._kept = KeptTables()
+        self._present: dict[TableId, Relation] = {}
+
+    def log(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
+        """Append a table's items to its log."""
+        uri, app = f"{self._root}/{self._folders[table]}/{LOG}", table_app(self._capture, table, LOG)
+        name = self._name(table, items)
+        open_table, settings = self._opener(table, name), self._config.settings_of(name)
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            log = ChangeLog(uri, app, self._shapes, open_table).apply(delivered_items(some), recorded)
+            if log.has_passed(COMPACT_EVERY):
+                if settings.log_keep_days:
+                    expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
+                log.compact(max(self._keep_hours, settings.file_keep_hours))
+            return log
+
+        known = self._positions.tables.get(table)
+        restart = partial(self._accepted_copy, table)
+        entry, applied = known.log if known else UNTOUCHED, applied_of(known)
+        refusing = refusing_changes(apply, name, settings, applied.position)
+        target = TargetTable(uri, app, entry, applied, refusing, restart)
+        outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
+        self._keep(outcome)
+        return outcome
+
+    def _keep(self, outcome: Outcome) -> None:
+        if outcome.table is not None and outcome.beside is None and outcome.target.fault is None:
+            self._kept.keep(outcome.table)
+
+    def replica(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
+        """Merge a table's items into its replica."""
+        uri, app = f"{self._root}/{self._folders[table]}/{REPLICA}", table_app(self._capture, table, REPLICA)
+        dialect = self._dialects.get(table[0], UTF8)
+        # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
+        present = self._present.pop(table, None)
+        name = self._name(table, items)
+        open_table, settings = self._opener(table, name), self._config.settings_of(name)
+        applying = Replica(
+            uri,
+            app,
+            self._shapes,
+            self._constants,
+            dialect,
+            present=present,
+            open_table=open_table,
+            rows_max=settings.merge_rows,
+            cluster=settings.cluster,
+        )
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            replica = applying.apply(delivered_items(some), recorded)
+            if replica.has_passed(COMPACT_EVERY):
+                applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
+            return replica
+
+        known = self._positions.tables.get(table)
+        entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
+        target = TargetTable(uri, app, entry, applied, refusing_changes(apply, name, settings, applied.position))
+        outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
+        self._keep(outcome)
+        if applying.present is not None and outcome.table is not None:
+            self._present[table] = applying.present
+        return outcome
+
+    def _name(self, table: TableId, items: Sequence[Delivered]) -> str:
+        """Return the present name of a table; without items it is a known one."""
+        return latest_relation(items).qualified_name if items else self._positions.tables[table].qualified_name
+
+    def _opener(self, table: TableId, name: str) -> OpenTable:
+        """Return what opens a table's log or replica: kept open if possible, with the properties that name its source.
+
+        The position of the source is in each commit, at no further cost.
+        """
+        database = self._databases.get(table[0], str(table[0]))
+        properties = {CAPTURE: self._capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
+        return partial(self._kept.open, properties=properties)
+
+    def messages(
+        self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]], write: WriteTarget
+    ) -> Outcome:
+        """Append the messages of a database to their log."""
+        uri, app = f"{self._root}/{self._folders[database, INVALID_OID]}", messages_app(self._capture, database)
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
+            log = append_messages(uri, app, known_messages, recorded)
+            if log.has_passed(COMPACT_EVERY):
+                log.compact(self._keep_hours)
+            return log
+
+        known = self._positions.tables.get((database, INVALID_OID))
+        restart = partial(self._accepted_break, database)
+        return write(
+            TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart), messages
+        )
+
+    def _is_accepted(self, table: TableId, fault: Fault) -> bool:
+        return self._accepted().get(log_key(*table)) == str(fault.position)
+
+    def _accepted_copy(
+        self, table: TableId, items: Sequence[StoredItem], applied: Applied, fault: Fault
+    ) -> tuple[int, Position] | None:
+        """Return where the log of a table continues: at a new copy, after an operator accepted the break."""
+        return new_copy(items, applied, fault) if self._is_accepted(table, fault) else None
+
+    def _accepted_break(
+        self, database: Oid, messages: Sequence[StoredItem], _applied: Applied, fault: Fault
+    ) -> tuple[int, Position] | None:
+        """Return where messages continue after a break that an operator accepted: there is no new copy of messages."""
+        if not self._is_accepted((database, INVALID_OID), fault):
+            return None
+        late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
+        return next(((at, item.position) for at, item in late if item.position > fault.position), None)
