@@ -41,8 +41,8 @@ def kill_with_plugin(node: ArchivingServer, root: Path, *, kills: int, seed: int
     confirmed: list[Place] = []
 
     def deliver_and_kill() -> None:
-        before = len(file_rows(file)) if file.exists() else 0
-        pair.wait_for(lambda: file.exists() and len(file_rows(file)) > before, "delivery")
+        before = len(file_rows(file))
+        pair.wait_for(lambda: len(file_rows(file)) > before, "delivery")
         let_pass(dice.uniform(0, 0.3), "a random moment for the kill")
         pair.sidecar.kill()
         confirmed.append(_confirmed_place(pair))
