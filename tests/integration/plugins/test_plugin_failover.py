@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.faults.plugin_campaign import kill_with_plugin
 from tests.support.servers.archiving import ArchivingServer
 
@@ -11,6 +9,5 @@ KILLS = 8  # scripts/plugin_kills: 50
 SEED = 20261127
 
 
-@pytest.mark.feature("N12")
 def test_a_plugin_consumer_survives_kills_of_the_sidecar_and_a_failover(node: ArchivingServer, tmp_path: Path) -> None:
     assert kill_with_plugin(node, tmp_path, kills=KILLS, seed=SEED) > KILLS
