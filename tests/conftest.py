@@ -1,5 +1,6 @@
 """Fixtures that several test folders use: real PostgreSQL servers."""
 
+import os
 import signal
 import uuid
 from collections.abc import Iterator
@@ -50,8 +51,13 @@ LONGEST = (
 )
 
 
+# A JVM of the tests lives for seconds: with its default options it spends most of its CPU time on compiling well.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
 def pytest_configure() -> None:
-    """Make the tests' child processes interruptible: a shell ignores SIGINT in background processes."""
+    """Set what child processes inherit: the JVM's options, and that SIGINT ends them in a background shell too."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,7 +1,7 @@
 """Writes rows as one data file of a Delta table, for the commit that adds it.
 
-A file without a commit is not part of the table: after a crash it is an orphan, which the vacuum removes. As in
-delta-rs, files are not synced to disk before the commit.
+A file without a commit is not part of the table: after a crash it is an orphan, which the vacuum removes. The commit
+syncs it to disk.
 """
 
 import time
@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.lake.file_format import COMPRESSION, ArrowEncodings
 from tidemark.pipeline.lake.file_statistics import statistics
@@ -40,6 +40,11 @@ def write_file(
         path.unlink(missing_ok=True)  # a full disk should not be filled by parts of files
         raise
     return AddAction(name, path.stat().st_size, {}, now_ms(), data_change, statistics(rows, key))
+
+
+def removal(name: str, size: int, *, data_change: bool) -> RemoveAction:
+    """Return the action that removes a file from a table; `name` is its path as in the log."""
+    return RemoveAction(name, data_change, now_ms(), size, {})
 
 
 def now_ms() -> int:

@@ -29,24 +29,22 @@ from tidemark.pipeline.delta_log.applied import (
 )
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, FileChange, commit_path, write_commit
 from tidemark.pipeline.delta_log.commits import TOKEN, new_token
+from tidemark.pipeline.delta_log.durability import sync_checkpoint, sync_commit, sync_data_files, sync_folder
 from tidemark.pipeline.delta_log.lineage import (
     NEVER_WRITTEN,
     Recorded,
     TableDiverged,
     check_lineage,
-    check_restrictions,
 )
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, is_of_host
 from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_encodings, properties_for
 from tidemark.pipeline.lake.file_list import changed, listed
-from tidemark.pipeline.lake.file_writing import fitted, write_file
+from tidemark.pipeline.lake.file_writing import fitted, removal, write_file
 from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, table_failure
+from tidemark.pipeline.lake.table_properties import KEEP_HOURS, NO_PROPERTIES, table_properties
 
-KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
-NO_PROPERTIES: Mapping[str, str] = {}
-CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties that name the source
 _DELETION_VECTORS = "deletionVectors"
 
 
@@ -58,27 +56,10 @@ def table_id(uri: str) -> str:
         raise LakeFailed(f"{uri}: {first_reason(str(error))}") from error
 
 
-def check_writable(uri: str) -> None:
-    """Raise `TableStopped` if a property of the table at `uri` restricts writes."""
-    if table_id(uri):
-        check_restrictions(uri, DeltaTable(uri))
-
-
 def quoted(name: str, alias: str = "") -> str:
     """Return `name` as an identifier in delta-rs's SQL."""
     identifier = '"' + name.replace('"', '""') + '"'
     return f"{alias}.{identifier}" if alias else identifier
-
-
-def table_properties(keep_hours: int) -> dict[str, str]:
-    """Return the properties of Tidemark's tables; replaced files are kept for `keep_hours`."""
-    return {
-        "delta.logRetentionDuration": "interval 1 days",  # for other engines; Tidemark uses `log_cleanup`
-        "delta.enableExpiredLogCleanup": "false",  # delta-rs would remove commits that `_positions` still needs
-        "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-        # A checkpoint lists files removed within this time; at two commits a second, a week would be a million files.
-        "delta.deletedFileRetentionDuration": f"interval {keep_hours} hours",
-    }
 
 
 OpenTable = Callable[[str, str, Recorded | None], "LakeTable"]
@@ -96,14 +77,16 @@ class LakeTable:
         *,
         version: int | None = None,
         properties: Mapping[str, str] = NO_PROPERTIES,
+        checkpoint_every: int | None = None,
     ) -> None:
         """Open the table, or an older `version`; with `recorded` check that the table matches that record.
 
-        `properties` describe the table's source; they are set when it is created, and by `forget_files`.
+        `properties` describe the table's source; they are set when it is created, and by `set_properties`. Commits
+        written here are followed by a checkpoint at every `checkpoint_every` versions, by default `CHECKPOINT_EVERY`.
         """
         self.uri = uri
         self.app = app
-        self._properties = properties
+        self._properties, self._checkpoint_every = properties, checkpoint_every
         self._delta: DeltaTable | None = None
         self._ahead = 0  # own commits that `_delta` lacks
         self._schema: pa.Schema | None = None
@@ -117,6 +100,10 @@ class LakeTable:
         self._token = version_of(f"{app}:{TOKEN}") if version_of else None
         if recorded is not None:
             check_lineage(uri, app, self._delta, self._token, recorded)
+        # Versions up to this one are durable: recorded ones are, and every write syncs those before its own.
+        self._durable = recorded.version if recorded is not None else self.version - (version is None)
+        with self._translated():
+            self._make_durable()
 
     @property
     def exists(self) -> bool:
@@ -260,6 +247,13 @@ class LakeTable:
 
     def overwrite(self, rows: pa.RecordBatchReader | pa.Table, applied: Applied) -> None:
         """Replace all rows and columns."""
+        if isinstance(rows, pa.Table) and self._has_columns_of(rows):
+            files = self.files(self.schema.names[:1])
+            with self.writing(applied) as change:
+                paths, sizes = (files.column(name).to_pylist() for name in ("path", "size_bytes"))
+                change.removed = [removal(*file, data_change=True) for file in zip(paths, sizes, strict=True)]
+                change.added = [write_file(self.uri, rows, arrow_encodings(rows))] if rows.num_rows else []
+            return
         with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
@@ -269,6 +263,12 @@ class LakeTable:
                 target_file_size=FILE_BYTES,
                 commit_properties=properties,
             )
+
+    def _has_columns_of(self, rows: pa.Table) -> bool:
+        """Return whether the table has the columns of `rows`, and files that a commit of Tidemark can replace."""
+        if self._delta is None or self._is_partitioned or rows.nbytes > FILE_BYTES:
+            return False
+        return bool(rows.schema.equals(self.schema, check_metadata=True)) and not self.has_deletion_vectors()
 
     def add_columns(self, fields: Sequence[pa.Field], applied: Applied) -> None:
         """Add columns that are NULL in every existing row."""
@@ -284,11 +284,15 @@ class LakeTable:
 
     def remove_deletion_vectors(self) -> None:
         """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
-        if self._files is not None:
-            return  # no commit since they were listed has changed the protocol
-        features = self.delta.protocol().reader_features or []
-        if _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors()):
+        if self.has_deletion_vectors():
             self.overwrite(self.scan(), self.applied)
+
+    def has_deletion_vectors(self) -> bool:
+        """Return whether a file has a deletion vector, with which rows of it do not count."""
+        if self._files is not None:
+            return False  # no commit since they were listed has changed the protocol
+        features = self.delta.protocol().reader_features or []
+        return _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors())
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -305,25 +309,23 @@ class LakeTable:
             passed(Failpoint.FILES_WRITTEN)
             self._commit_files(change, applied, token)
 
-    def forget_files(self, hours: int = 0, *, orphans: bool = False) -> None:
-        """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers.
-
-        With `orphans` also delete files as old that no commit has added, which a kill before the commit leaves.
-        """
-        if hours:
-            self._set_properties({**table_properties(hours), **self._properties})
+    def forget_files(self, hours: int = 0) -> None:
+        """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers."""
         with self._translated():
-            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=orphans)
+            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+            self._make_durable()
 
     def compact(self, keep_hours: int) -> None:
         """Combine small files, and delete those that no row has needed for `keep_hours`."""
         with self._translated():
             sample = pa.Table.from_batches(islice(self.scan(), 1), self.schema).slice(0, SAMPLE_ROWS)
             self.delta.optimize.compact(target_size=FILE_BYTES, writer_properties=properties_for(sample))
+        self.set_properties(keep_hours)
         self.forget_files(keep_hours)
 
-    def _set_properties(self, wanted: Mapping[str, str]) -> None:
+    def set_properties(self, keep_hours: int) -> None:
         """Set differing properties: another version of Tidemark may have created the table."""
+        wanted = {**table_properties(keep_hours), **self._properties}
         configuration = self.delta.metadata().configuration
         changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
         if changed:
@@ -353,18 +355,31 @@ class LakeTable:
         token = new_token()
         with self._translated(token):
             yield commit_properties(self.app, applied, token)
-        self.applied, self._token = applied, token
-        self._schema = self._files = None
+            self.applied, self._token = applied, token
+            self._schema = self._files = None
+            self._make_durable()
 
     def _commit_files(self, change: FileChange, applied: Applied, token: int) -> None:
         transactions, metadata = transactions_of(self.app, applied, token), metadata_of(self.app, applied, token)
-        write_commit(commit_path(self.uri, self.version + 1), change, transactions, metadata, token)
+        self._make_durable()
+        sync_data_files(self.uri, [action.path for action in change.added])
+        path = commit_path(self.uri, self.version + 1)
+        write_commit(path, change, transactions, metadata, token)
         self._ahead += 1
         self.applied, self._token = applied, token
         if self._files is not None:
             self._files = changed(self._files, change, self._file_fields)
-        if self.version % CHECKPOINT_EVERY == 0:
+        sync_folder(os.path.dirname(path))  # noqa: PTH120 - called in each commit
+        self._durable = self.version
+        if self.version % (self._checkpoint_every or CHECKPOINT_EVERY) == 0:
             self.delta.create_checkpoint()
+            sync_checkpoint(self.uri, self.version)
+
+    def _make_durable(self) -> None:
+        """Make the commits durable that another program or delta-rs wrote."""
+        for version in range(self._durable + 1, self.version + 1):
+            sync_commit(self.uri, version)
+        self._durable = max(self._durable, self.version)
 
     @contextmanager
     def _translated(self, token: int | None = None) -> Iterator[None]:

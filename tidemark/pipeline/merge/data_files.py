@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.lake.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.lake.file_writing import now_ms, write_file
+from tidemark.pipeline.lake.file_writing import removal, write_file
 from tidemark.pipeline.merge.keys import comparable
 
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
@@ -37,7 +37,7 @@ class DataFile:
 
     def removal(self, *, data_change: bool) -> RemoveAction:
         """Return the action that removes the file from the table."""
-        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
+        return removal(self.path, self.size, data_change=data_change)
 
 
 class FileReader:
@@ -86,9 +86,13 @@ class FileWriter:
     def write(self, rows: pa.Table) -> list[AddAction]:
         """Write `rows` in as few files as the bounds permit; return the actions that add them."""
         rows = ordered(rows, self._key)
-        fitting = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
-        ends = np.linspace(0, rows.num_rows, -(-rows.num_rows // fitting) + 1).astype(np.int64).tolist()
+        ends = np.linspace(0, rows.num_rows, self.count(rows) + 1).astype(np.int64).tolist()
         return [self._write(rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
+
+    def count(self, rows: pa.Table) -> int:
+        """Return the number of files that the bounds require for `rows`."""
+        fitting: int = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
+        return int(-(-rows.num_rows // fitting))
 
     def _write(self, rows: pa.Table) -> AddAction:
         if self._encodings is None:

@@ -1,0 +1,87 @@
+"""A loss of power takes nothing back that was confirmed, and leaves no incomplete commit, wherever it happens."""
+
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from tests.support.faults.power_loss import SyncedDisk, Unsynced
+from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
+from tidemark.io.host.failpoints import arm
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.sinks import sinks
+from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.steps import Delivered
+
+FOLDER = f"{DATABASE}/public/Orders"
+BATCH_ITEMS = 4
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # nothing changes while the rest of a disk is copied
+
+
+def story() -> tuple[ScriptedTable, list[list[Delivered]]]:
+    """Return a table, and batches with each kind of commit: a copy, merges, a new column, a rewrite, a TRUNCATE."""
+    table = ScriptedTable()
+    table.copy(1, [{1: key, 2: "copied", 3: None} for key in range(2)])
+    table.commit()
+    table.update((1,), {2: "changed"})
+    table.commit()
+    table.add_column("more")
+    table.insert({1: 9, 2: "new", 3: None, 4: "x"})
+    table.commit()
+    table.rewrite(3, "int8", dict.fromkeys(table.rows, 7))
+    table.commit()
+    table.truncate()
+    table.insert({1: 10, 2: "last", 3: None, 4: None})
+    items = table.delivered()
+    return table, [items[at : at + BATCH_ITEMS] for at in range(0, len(items), BATCH_ITEMS)]
+
+
+def opened(root: Path) -> Lake:
+    return Lake(str(root), IDENTITY, shape_of, constants_of)
+
+
+def complete(root: Path, items: list[Delivered], table: ScriptedTable) -> None:
+    """Continue a lake after a loss of power with the values that were not confirmed; compare it with the source."""
+    lake = opened(root)
+    later = [item for item in items if item.sequence > lake.positions.applied.sequence]
+    if later:
+        lake.apply(batch(later))
+    assert opened(root).positions.tables[DATABASE, table.oid].state is TableState.LIVE
+    assert replica_rows(root, FOLDER) == table.expected()
+    assert len(log_rows(root, FOLDER)) == table.changes
+
+
+@pytest.mark.parametrize("unsynced", list(Unsynced))
+def test_a_loss_of_power_at_any_failpoint_loses_no_confirmed_value_and_leaves_no_incomplete_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsynced: Unsynced
+) -> None:
+    root, (table, batches) = tmp_path / "lake", story()
+    disk = SyncedDisk(root, monkeypatch)
+    losses: list[tuple[Path, int]] = []
+    confirmed = NO_SEQUENCE
+
+    def lose_power(point: Enum) -> None:
+        left = disk.after_power_loss(tmp_path / f"{len(losses)}-{point.value}", unsynced)
+        losses.append((left, end if point is Failpoint.POSITIONS_WRITTEN else confirmed))
+
+    for some in batches:
+        lake, end = opened(root), some[-1].sequence
+        arm(lose_power)
+        try:
+            lake.apply(batch(some))
+        finally:
+            arm(None)
+        confirmed = end
+    items = [item for one in batches for item in one]
+    assert len(losses) > 4 * len(batches)
+    for left, known in losses:
+        assert opened(left).positions.applied.sequence >= known, left
+        complete(left, items, table)
