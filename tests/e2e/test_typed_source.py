@@ -1,6 +1,6 @@
 """The format `tidemark` with a table, on the Spark of all tests: types, a stream with a reader, its end at DDL."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.forged import groups
 from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.outbox_server import Certificate, outbox_server, token_file
 from tests.support.workloads.feeder import feed, make_state
+from tidemark.io.flight.remote_errors import CertificateRefused
 from tidemark.io.state.outbox import OutboxReader, ReaderLapsed
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -31,10 +33,15 @@ def state(tmp_path: Path, spark: SparkSession) -> Path:
 
 
 def drain(
-    spark: SparkSession, state: Path, checkpoint: Path, each: Callable[[DataFrame, int], None], **options: str
+    spark: SparkSession,
+    outbox: Path | Mapping[str, str],
+    checkpoint: Path,
+    each: Callable[[DataFrame, int], None],
+    **options: str,
 ) -> None:
-    """Run a query until the present end of the outbox."""
-    reader = spark.readStream.format("tidemark").options(state=str(state), table="account", reader="query", **options)
+    """Run a query until the present end of the outbox, which is in a state folder or behind a server."""
+    where = {"state": str(outbox)} if isinstance(outbox, Path) else outbox
+    reader = spark.readStream.format("tidemark").options(**where, table="account", reader="query", **options)
     writer = reader.load().writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     query = writer.foreachBatch(each).start()
     try:
@@ -113,6 +120,32 @@ def test_the_query_of_a_lapsed_reader_ends_with_the_remedy_and_continues_when_re
     before = sum(counts)
     drain(spark, state, tmp_path / "checkpoint", each)
     assert sum(counts) == before + 1
+
+
+def test_a_query_reads_from_a_server_with_tls_and_names_it_when_it_is_gone(
+    spark: SparkSession, state: Path, tmp_path: Path
+) -> None:
+    counts: list[int] = []
+
+    def each(rows: DataFrame, _batch_id: int) -> None:
+        counts.append(rows.filter("note = 'x'").count())
+
+    certificate = Certificate.of_years(tmp_path / "tls", 2020, 2050)
+    with outbox_server(state, certificate) as (_, url):
+        served = {"server": url, "tokenFile": str(token_file(tmp_path)), "tlsRoots": str(certificate.path)}
+        assert spark.read.format("tidemark").options(**served, table="account").load().count() == 2 * ROWS
+        drain(spark, served, tmp_path / "checkpoint", each)
+        assert sum(counts) == 2 * ROWS
+        assert b"query" in succeeded(cdcctl("reader", "list", "--state", state)).out
+        options = {**served, "tlsRoots": str(Certificate.of_years(tmp_path / "other", 2020, 2050).path)}
+        with pytest.raises(PySparkException) as refused:
+            spark.read.format("tidemark").options(**options, table="account").load()
+    assert isinstance(named_failure(str(refused.value)), CertificateRefused)
+    with pytest.raises(PySparkException) as gone:
+        drain(spark, served, tmp_path / "checkpoint", each)
+    (line,) = {line for line in str(gone.value).splitlines() if "ServerUnreachable: " in line}
+    assert f"the outbox server at {url} does not answer" in line
+    assert line.endswith("check that `cdcctl run server` runs there, and host, port and firewall")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.spool_access import record_user
 from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.backup.backup import open_backup
+from tidemark.io.flight.server_token import make_server_token
 from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import make_marker_key
@@ -202,6 +203,7 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     prepare_archive(config, manifest.identity.system_identifier, None)
     stage = rebuild(config, folder, spool, inventory, guarded=_GUARDED)
     make_marker_key(config, folder)
+    make_server_token(config.server, folder)
     if stage is Stage.FOLLOWER:
         what = "as a follower: it delivers nothing until the node is a primary"
         click.echo(f"rebuilt as of {manifest.start.position}, {what}", err=True)

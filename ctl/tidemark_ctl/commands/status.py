@@ -25,7 +25,7 @@ from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, json_option, state_option
 from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
-from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_space
+from tidemark_ctl.views.processes import ends_tree, process_tree, server_tree, waits_for_space
 from tidemark_ctl.views.reader_tree import held_tree
 from tidemark_ctl.views.realtime_tree import (
     Observation,
@@ -63,6 +63,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         "archive": _archive(observed),
         "sidecar": process_tree(observed.sidecar, space_waits[Role.SIDECAR]),
         "archiver": process_tree(observed.archiver, space_waits[Role.ARCHIVER]),
+        "server": server_tree(StateFolder(state)),
         "metrics_ports": _metrics_ports(StateFolder(state), chosen),
         "last_end": ends,
         "state_file_bytes": file_bytes,

@@ -8,7 +8,7 @@ from tidemark.io.process.process_ends import last_ends
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_folder import SERVER, StateFolder
 from tidemark.io.state.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
@@ -61,6 +61,14 @@ def process_tree(process: Process, waits_for_space: str | None = None) -> Tree:
         "hangs": process.hangs,
         **({"waits_for_room": waits_for_space} if waits_for_space else {}),
     }
+
+
+def server_tree(folder: StateFolder) -> Tree:
+    """Return the view of the outbox server."""
+    lock = RoleLock.status(folder, SERVER)
+    if not lock.is_locked:
+        return "not running"
+    return {"pid": lock.owner.pid if lock.owner is not None else None}
 
 
 def waits_for_space(store: StateStore, process: Process) -> str | None:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import Trial, ratios, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, node, record
 from tests.support.processes.spark import running_spark
+from tests.support.servers.outbox_server import Certificate, outbox_server, token_file
 from tidemark.pipeline.driver.runner import register_source
 
 STAGES = ("outbox", "spark", "rows", "copy")
@@ -57,14 +58,15 @@ def outbox_trials(outbox: Outbox, decode: Trial, rows: int) -> dict[str, Trial]:
     return {"decode": decode, "outbox write": write, "outbox read": lambda: measured(outbox.read, rows)}
 
 
-def row_trials(spark: SparkSession, feeding: Outbox, rows: int) -> dict[str, Trial]:
+def row_trials(spark: SparkSession, feeding: Outbox, rows: int, server: Mapping[str, str]) -> dict[str, Trial]:
     """Return the contestants of `rows`; each runs once before it is measured, because Spark's first jobs are slow."""
     register_source(spark)
-    reading = partial(TypedRows, spark, feeding.state)
+    reading = partial(TypedRows, spark, state=str(feeding.state))
     whole = reading().frame.columns
     few = [name for name in whole if not name.startswith("_")] + ["_op", "_lsn"]
     named = {
         "columns, _op, _lsn": reading(few),
+        **({"columns, _op, _lsn, Flight": TypedRows(spark, few, **server)} if server else {}),
         "all columns": reading(),
         "before_after": reading(columns="before_after"),
     }
@@ -77,14 +79,26 @@ def row_trials(spark: SparkSession, feeding: Outbox, rows: int) -> dict[str, Tri
     return trials
 
 
+@contextmanager
+def serving(state: Path, *, wanted: bool) -> Iterator[dict[str, str]]:
+    """Serve an outbox with TLS, as `cdcctl run server` does, if that is wanted; yield the options of a query."""
+    if not wanted:
+        yield {}
+        return
+    certificate = Certificate.of_years(state.parent / "tls", 2020, 2050)
+    with outbox_server(state, certificate) as (_, url):
+        yield {"server": url, "tokenFile": str(token_file(state.parent)), "tlsRoots": str(certificate.path)}
+
+
 def spark_stages(
-    spark: SparkSession, feeding: Outbox, rows: int, stages: Collection[str]
+    spark: SparkSession, feeding: Outbox, rows: int, stages: Collection[str], *, by_server: bool
 ) -> Iterator[tuple[str, dict[str, Trial]]]:
     """Yield the chosen ones of the stages `spark` and `rows`, which read the same outbox, with their contestants."""
     feeding.create_outbox()
     feeding.write()
     if "rows" in stages:
-        yield "rows", row_trials(spark, feeding, rows)
+        with serving(feeding.state, wanted=by_server) as server:
+            yield "rows", row_trials(spark, feeding, rows, server)
     if "spark" in stages:
         yield (
             "spark",
@@ -135,6 +149,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--stage", action="append", choices=STAGES, help="only this one; may come again")
+    parser.add_argument("--server", action="store_true", help="`rows`: also from an outbox server, by Flight with TLS")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, {QUICK_ROUNDS} round")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     arguments = parser.parse_args()
@@ -172,7 +187,8 @@ def main() -> None:
             report("outbox", run_trials(outbox_trials(outbox, decode, rows), rounds))
         if {"spark", "rows"} & set(stages):
             spark = stack.enter_context(running_spark(folder / "spark"))
-            for stage, trials in spark_stages(spark, Outbox(folder / "feeding", groups), rows, stages):
+            feeding = Outbox(folder / "feeding", groups)
+            for stage, trials in spark_stages(spark, feeding, rows, stages, by_server=arguments.server):
                 report(stage, run_trials(trials, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:

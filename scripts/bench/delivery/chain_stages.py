@@ -148,8 +148,8 @@ class Outbox:
 class TypedRows:
     """The rows of an outbox by Spark's format, as a batch query of its only table."""
 
-    def __init__(self, spark: SparkSession, state: Path, chosen: Sequence[str] = (), **options: str) -> None:
-        query = spark.read.format(FORMAT).options(state=str(state), table=f"{DEFAULT_SCHEMA}.*", **options)
+    def __init__(self, spark: SparkSession, chosen: Sequence[str] = (), **options: str) -> None:
+        query = spark.read.format(FORMAT).options(table=f"{DEFAULT_SCHEMA}.*", **options)
         self.frame = query.load()
         if chosen:
             self.frame = query.schema(StructType([self.frame.schema[name] for name in chosen])).load()

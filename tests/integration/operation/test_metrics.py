@@ -20,6 +20,8 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers import prometheus
 from tests.support.servers.postgres import Cluster, database_in
 from tidemark.engine.handover import Event
+from tidemark.io.flight import server_metrics
+from tidemark.io.flight.server_metrics import ServerMetrics
 from tidemark.io.process import metrics
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.process.metrics_ports import assigned_ports
@@ -37,6 +39,9 @@ ROWS = 20
 NAMES = {value for name, value in vars(metrics).items() if name.isupper() and str(value).startswith("tidemark_")}
 OF_THE_PIPELINE = {
     value for name, value in vars(pipeline_metrics).items() if name.isupper() and str(value).startswith("tidemark_")
+}
+OF_THE_SERVER = {
+    value for name, value in vars(server_metrics).items() if name.isupper() and str(value).startswith("tidemark_")
 }
 
 
@@ -163,9 +168,9 @@ def test_two_captures_of_one_host_get_separate_ports(cluster: Cluster, tmp_path:
 
 
 @contextmanager
-def idle_pipeline() -> Iterator[str]:
-    """Serve the metrics of a pipeline before its start, as `cdcctl spark run --metrics-port` does."""
-    server = MetricsServer(PipelineMetrics("main"), "127.0.0.1", 0)
+def idle(metrics: PipelineMetrics | ServerMetrics) -> Iterator[str]:
+    """Serve the metrics of a process that has done nothing yet."""
+    server = MetricsServer(metrics, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.port}"
     finally:
@@ -176,8 +181,12 @@ def idle_pipeline() -> Iterator[str]:
 def test_every_query_of_the_dashboard_has_a_result(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster(15)
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-    with busy(cluster, "postgres", tmp_path) as sidecar, idle_pipeline() as spark:
-        targets = {"tidemark-sidecar": served(sidecar), "tidemark-spark": spark}
+    with (
+        busy(cluster, "postgres", tmp_path) as sidecar,
+        idle(PipelineMetrics("main")) as spark,
+        idle(ServerMetrics("main")) as outbox_server,
+    ):
+        targets = {"tidemark-sidecar": served(sidecar), "tidemark-spark": spark, "tidemark-server": outbox_server}
         with prometheus.scraping(targets, tmp_path) as server:
             unanswered = expressions()
             assert len(unanswered) > 50
@@ -192,7 +201,7 @@ def test_every_query_of_the_dashboard_has_a_result(new_cluster: NewCluster, tmp_
 
 def test_the_dashboard_queries_no_metric_that_does_not_exist_and_shows_all_that_do() -> None:
     asked = {name for expression in expressions() for name in re.findall(r"tidemark_\w+", expression)}
-    known = NAMES | OF_THE_PIPELINE
+    known = NAMES | OF_THE_PIPELINE | OF_THE_SERVER
     assert asked - {f"{name}_bucket" for name in known} <= known
     assert known - {name.removesuffix("_bucket") for name in asked} == set()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from psycopg.rows import TupleRow
 
-from tests.support.processes.forking import Process, start_program
+from tests.support.processes.forking import StartedProgram, start_program
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
@@ -54,7 +54,7 @@ class Sidecar:
         self.database = database
         self.folder = StateFolder(root / "state")
         self.log_path = root / f"{self.role}.log"
-        self.process: Process | None = None
+        self.process: StartedProgram | None = None
         self.program: tuple[str, ...] = ("-m", self.module)  # arguments of Python
         self._config_path = root / "tidemark.toml"
         types = parse_config("", options, where="options").types  # fixed by init

@@ -25,7 +25,7 @@ ANSWER_BYTES_MAX = 64
 _servers: list["ForkServer"] = []  # at most one
 
 
-class Process(Protocol):
+class StartedProgram(Protocol):
     """A started program: what tests use of `subprocess.Popen`."""
 
     @property
@@ -133,7 +133,9 @@ def forked_programs() -> Iterator[None]:
         server.close()
 
 
-def start_program(command: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Process:
+def start_program(
+    command: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+) -> StartedProgram:
     """Start a program of this tree, `PYTHON -m MODULE ARGUMENTS...`, or any other; standard input is /dev/null."""
     python, option, module = (*command, "", "", "")[:3]
     if _servers and (python, option) == (sys.executable, "-m") and module in PROGRAMS and not _differs(environment):

@@ -41,7 +41,8 @@ LEAVES = (
     *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list"),
     *("reader resume", "realtime off"),
     *("lake check", "lake describe", "lake list"),
-    *("realtime on", "realtime status", "rewind", "run archiver", "run sidecar", "spark accept-break", "spark run"),
+    *("realtime on", "realtime status", "rewind", "run archiver", "run server", "run sidecar"),
+    *("spark accept-break", "spark run"),
     *("status", "table recopy", "table resume", "tail"),
 )
 READ_ALONE = ("archive status", "reader list", "realtime status", "status")
@@ -86,7 +87,7 @@ RUNS = {
     "table resume": CommandRun("--state {state} public.account", STATE_ALONE, ExitCode.CONFIG),
     "tail": CommandRun(NOWHERE, NODE | DECODER, ExitCode.NODE_UNREACHABLE),
 }
-DAEMONS = {"run archiver", "run sidecar", "spark run"}  # the command is replaced by another program
+DAEMONS = {"run archiver", "run server", "run sidecar", "spark run"}  # the command is replaced by another program
 
 
 def declared() -> set[str]:

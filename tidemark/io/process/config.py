@@ -234,6 +234,18 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True)
+class ServerConfig:
+    """The outbox server."""
+
+    listen: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    token_file: str = ""
+    streams_max: Annotated[int, Meta(ge=1, le=1024)] = 64
+    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """Log lines."""
 
@@ -271,6 +283,7 @@ class Config:
     seed: SeedConfig = field(default_factory=SeedConfig)
     retry: RetryConfig = field(default_factory=RetryConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
     log: LogConfig = field(default_factory=LogConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
 
@@ -419,6 +432,9 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         ("archive.program", config.archive.program),
         ("markers.key_file", config.markers.key_file),
         ("standby.lake", config.standby.lake),
+        ("server.tls_certificate", config.server.tls_certificate),
+        ("server.tls_key", config.server.tls_key),
+        ("server.token_file", config.server.token_file),
     ):
         local_path(path, f"{where}: {key}")
         if path and not Path(path).is_absolute():

@@ -4,20 +4,14 @@ The key is the file's text without the white space around it, so that a line in 
 store are one key. Its bytes never appear in a message or a log.
 """
 
-import os
-import secrets
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
-from tidemark.io.host.disk import sync, write_all, writing
+from tidemark.io.host.disk import writing
 from tidemark.io.process.config import Config
-from tidemark.io.process.secret_sources import read_key
+from tidemark.io.process.secret_sources import make_key_file, read_key
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.wire.marker import KEY_BYTES_MIN
-
-_MADE_BYTES = 32
 
 
 class BadMarkerKey(ConfigError):
@@ -50,18 +44,7 @@ def make_marker_key(config: Config, folder: StateFolder) -> None:
         return
     with writing(path):
         folder.root.mkdir(mode=folder.folder_mode, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix="marker.", suffix=".new", dir=folder.root)
-        try:
-            os.fchmod(descriptor, folder.file_mode)
-            write_all(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
-            os.fsync(descriptor)
-            # NB: linked, not renamed: of two processes that create a key, the second must not replace the first one's.
-            with suppress(FileExistsError):
-                path.hardlink_to(temporary)
-        finally:
-            os.close(descriptor)
-            Path(temporary).unlink()
-        sync(folder.root)
+    make_key_file(path, folder.file_mode)
 
 
 def load_marker_key(config: Config, folder: StateFolder) -> bytes:

@@ -1,15 +1,20 @@
 """Secrets from files and from the environment. Their bytes never appear in a message or a log."""
 
 import os
+import secrets
 import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from tidemark.io.host.disk import sync, write_all, writing
 from tidemark.model.errors import ConfigError
 from tidemark.model.secret import Secret
 
 KEY_BYTES_MIN = 16  # 128 bits
 _KEY_BYTES_MAX = 4096  # a key is one line; a larger file is another one, named by mistake
 _OTHERS = 0o007
+_MADE_BYTES = 32
 
 
 class BadSecret(ConfigError):
@@ -44,6 +49,22 @@ def read_key(path: Path, what: str, bytes_min: int, error_class: type[ConfigErro
             hint=f"chmod o-rwx {path}, and consider replacing the key on every node",
         )
     return _checked(content.strip(), f"{what}, {path},", bytes_min, error_class)
+
+
+def make_key_file(path: Path, file_mode: int) -> None:
+    """Create a file with a new key; of two processes that create it, the second one changes nothing."""
+    with writing(path):
+        descriptor, temporary = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".new", dir=path.parent)
+        try:
+            os.fchmod(descriptor, file_mode)
+            write_all(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
+            os.fsync(descriptor)
+            with suppress(FileExistsError):  # NB: linked, not renamed: a rename would replace the first one's key
+                path.hardlink_to(temporary)
+        finally:
+            os.close(descriptor)
+            Path(temporary).unlink()
+        sync(path.parent)
 
 
 def _checked(key: bytes, what: str, bytes_min: int, error_class: type[ConfigError]) -> bytes:

@@ -5,14 +5,14 @@ from types import TracebackType
 from typing import Self
 
 from tidemark.io.state.environment import Environment, Guarded, StateMissing
-from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable
+from tidemark.io.state.outbox_table import OutboxTable
+from tidemark.io.state.schema_values import decode_schema
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.lsn import OID_BYTES, Oid
+from tidemark.model.lsn import Oid
 from tidemark.model.position import Partition, Sequence
 from tidemark.model.relation import Relation
-from tidemark.wire.envelope import unseal
 from tidemark.wire.keys import Scope, named
-from tidemark.wire.relations import SchemaVersion, decode_relation
+from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state import IDENTITY, LEDGER, Identity, OutboxLedger
 
 
@@ -59,16 +59,17 @@ class OpenedState:
 
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""
-        found: dict[SchemaVersion, tuple[Oid, Relation]] = {}
+        return {version: decode_schema(version, stored) for version, stored in self.stored_schemas()}
+
+    def stored_schemas(self) -> list[tuple[SchemaVersion, bytes]]:
+        """Return every schema version as it is stored."""
+        found: list[tuple[SchemaVersion, bytes]] = []
         prefix = self.scope.prefix
         database = self.environment.database("schemas")
         with self.environment.read() as transaction, transaction.cursor(database) as cursor:
             more = cursor.set_range(prefix)
             while more and cursor.key().startswith(prefix):
-                version = SchemaVersion(int.from_bytes(cursor.key()[len(prefix) :]))
-                payload = unseal(f"schema version {version}", cursor.value(), SCHEMA_FORMAT_VERSION)
-                oid = Oid(int.from_bytes(payload[:OID_BYTES]))
-                found[version] = (oid, decode_relation(payload[OID_BYTES:]))
+                found.append((SchemaVersion(int.from_bytes(cursor.key()[len(prefix) :])), cursor.value()))
                 more = cursor.next()
         return found
 

@@ -10,16 +10,27 @@ from dataclasses import replace
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.opened_state import OpenedState
-from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
+from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
+from tidemark.io.state.schema_values import decode_schema
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
-from tidemark.wire.envelope import DamagedValue, unseal
+from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import Scope, named, numbered
 from tidemark.wire.outbox import OutboxValue, join
-from tidemark.wire.relations import SchemaVersion, decode_relation
-from tidemark.wire.state import IDENTITY, LEDGER, READER, Identity, OutboxLedger, Reader, is_reader_name
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state import (
+    BEGINNING,
+    IDENTITY,
+    LEDGER,
+    READER,
+    Beginning,
+    Identity,
+    OutboxLedger,
+    Reader,
+    is_reader_name,
+)
 from tidemark.wire.values import HEADER_BYTES, ValueHeader
 
 READERS_REGISTERED_MAX = 64
@@ -48,8 +59,23 @@ class OutboxReader(OpenedState):
     @property
     def outbox_id(self) -> str:
         """The current name of this outbox: sequences of another one are not valid here. It changes at a promotion."""
+        return self.current_identity().outbox_id
+
+    @property
+    def place(self) -> str:
+        """Where the outbox is, for messages."""
+        return f"the state folder {self.folder.root}"
+
+    def current_identity(self) -> Identity:
+        """Return the identity with the current name of the outbox."""
         with self.environment.read() as transaction:
-            return self._identity(transaction).outbox_id
+            return self._identity(transaction)
+
+    def beginning(self) -> Beginning | None:
+        """Return where the capture begins, with its databases and types."""
+        with self.environment.read() as transaction:
+            stored = transaction.get(named(self.scope, BEGINNING.name), db=self.environment.database("state"))
+        return None if stored is None else BEGINNING.decode(stored)
 
     @property
     def outbox_bytes_max(self) -> int:
@@ -102,6 +128,12 @@ class OutboxReader(OpenedState):
         self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
     ) -> Iterator[OutboxValue]:
         """Yield the values of (after, upto], each copied in a separate transaction; with `wanted` those it accepts."""
+        return (join(sequence, chunks) for sequence, chunks in self.stored(after, upto, wanted))
+
+    def stored(
+        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
+    ) -> Iterator[tuple[Sequence, list[bytes]]]:
+        """Yield the stored chunks of the values of (after, upto], as `read` reads them."""
         for sequence in range(after + 1, upto + 1):
             with self.environment.read() as transaction:
                 self._check_start(self._ledger(transaction), Sequence(sequence - 1))
@@ -109,18 +141,21 @@ class OutboxReader(OpenedState):
                 if wanted is not None and not wanted(self._header(table, Sequence(sequence))):
                     continue
                 stored = table.chunks(Sequence(sequence))
-            yield join(Sequence(sequence), stored)
+            yield Sequence(sequence), stored
 
     def relation(self, version: SchemaVersion) -> Relation:
         """Return the relation version with this number in headers."""
         if version not in self._relations:
-            with self.environment.read() as transaction:
-                stored = transaction.get(numbered(self.scope, version), db=self.environment.database("schemas"))
-            if stored is None:
-                raise DamagedValue(f"schema version {version}", "it is not there")
-            payload = unseal(f"schema version {version}", stored, SCHEMA_FORMAT_VERSION)
-            self._relations[version] = decode_relation(payload[4:])  # the database's OID precedes it
+            self._relations[version] = decode_schema(version, self.stored_schema(version))[1]
         return self._relations[version]
+
+    def stored_schema(self, version: SchemaVersion) -> bytes:
+        """Return a schema version as it is stored."""
+        with self.environment.read() as transaction:
+            stored = transaction.get(numbered(self.scope, version), db=self.environment.database("schemas"))
+        if stored is None:
+            raise DamagedValue(f"schema version {version}", "it is not there")
+        return stored
 
     def registered(self, reader: str) -> Reader | None:
         """Return what a reader has confirmed; None if it is not registered."""

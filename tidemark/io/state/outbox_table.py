@@ -16,8 +16,6 @@ from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state import ByteMark, OutboxLedger
 from tidemark.wire.values import EncodedGroup, ValueHeader, chunks, decode_header
 
-SCHEMA_FORMAT_VERSION = 1
-
 
 class UnknownReader(StateError):
     """A reader that is not registered."""

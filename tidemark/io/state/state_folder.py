@@ -8,6 +8,8 @@ STATE/copy/                   WAL received while the first copy runs, and rows o
 STATE/place                   empty, never written again: its inode shows that the folder is no copy
 STATE/ports.json              ports of the metrics, assigned by init
 STATE/{sidecar,archiver}.lock, .sock   the role's lock and its control socket
+STATE/server.lock, .sock      the lock of the outbox server, and the socket on which it serves
+STATE/server.token            the token for its clients on TCP
 """
 
 import grp
@@ -19,6 +21,7 @@ from pathlib import Path
 from tidemark.io.host.disk import writing
 from tidemark.model.errors import ConfigError, StateError
 
+SERVER = "server"  # the outbox server, beside the roles
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
 
 
@@ -79,11 +82,11 @@ class StateFolder:
         return self.root / f"{role}.lock"
 
     def socket(self, role: str) -> Path:
-        """Return the control socket of a role; raise for a path that is too long for a socket."""
+        """Return the socket of a role, or of the outbox server; raise for a path that is too long for a socket."""
         path = self.root / f"{role}.sock"
         if len(str(path).encode()) > SOCKET_PATH_BYTES_MAX:
             raise ConfigError(
-                f"the path of the control socket has over {SOCKET_PATH_BYTES_MAX} bytes: {path}",
+                f"the path of the socket has over {SOCKET_PATH_BYTES_MAX} bytes: {path}",
                 hint="choose a state folder with a shorter path",
             )
         return path

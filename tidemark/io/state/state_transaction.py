@@ -11,18 +11,19 @@ from typing import TypeVar
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
 from tidemark.io.state.environment import Environment, LmdbTransaction
-from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
+from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.reader_holds import active_readers, counted_readers, default_hold_bytes, lapsing, mark_bytes
+from tidemark.io.state.schema_values import encode_schema
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
-from tidemark.model.lsn import INVALID_LSN, OID_BYTES, Lsn, Oid, TimelineId
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import KnownDatabase, Relation
-from tidemark.wire.envelope import DamagedValue, seal
+from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import Scope, named, numbered
-from tidemark.wire.relations import SchemaVersion, encode_relation
+from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state import (
     BEGINNING,
     CONFIRMED,
@@ -473,8 +474,7 @@ class StateTransaction:
             return known
         handle = self._environment.database("schemas")
         version = SchemaVersion(self._transaction.stat(handle)["entries"] + 1)
-        payload = database.to_bytes(OID_BYTES) + encode_relation(relation)
-        self._transaction.put(numbered(self._scope, version), seal(payload, SCHEMA_FORMAT_VERSION), db=handle)
+        self._transaction.put(numbered(self._scope, version), encode_schema(database, relation), db=handle)
         self.new_versions[database, relation] = version
         return version
 

@@ -25,7 +25,6 @@ from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
@@ -98,7 +97,7 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._outbox = outbox
-        self._databases = CapturedDatabases(StateFolder(settings.state, settings.shared_with_group))
+        self._databases = CapturedDatabases(outbox)
         self._metrics = metrics
         self._progress = progress
         self._log = log

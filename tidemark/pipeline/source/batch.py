@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.contents import Contents
 from tidemark.pipeline.source.offsets import OutboxReplaced
-from tidemark.pipeline.source.opened_outbox import open_once
+from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
 from tidemark.pipeline.source.remedies import stating_remedies
 
@@ -38,9 +38,9 @@ class OutboxBatchReader(DataSourceReader):
             outbox = self._outbox()
             if partition.outbox != outbox.outbox_id:
                 raise OutboxReplaced(
-                    f"the query is of outbox {partition.outbox}, but the state folder has {outbox.outbox_id}"
+                    f"the query is of outbox {partition.outbox}, but {outbox.place} has {outbox.outbox_id}"
                 )
             yield from self._contents.read(outbox, Sequence(partition.after), Sequence(partition.upto))
 
-    def _outbox(self) -> OutboxReader:
-        return open_once(self._options.folder())
+    def _outbox(self) -> OutboxPort:
+        return open_outbox(self._options)

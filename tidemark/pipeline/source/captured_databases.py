@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Mapping
 
 from tidemark.decode.types.codec import Dialect
-from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
+from tidemark.pipeline.source.outbox_port import OutboxPort
 
 
 class CapturedDatabases(Mapping[Oid, str]):
     """The names by OID. A database is recorded in the state before any of its changes is in the outbox."""
 
-    def __init__(self, folder: StateFolder) -> None:
-        self._folder = folder
+    def __init__(self, outbox: OutboxPort) -> None:
+        self._outbox = outbox
         self._names: Mapping[Oid, str] = {}
         self.dialects: dict[Oid, Dialect] = {}
         self.types: TypeMapping = DEFAULT_MAPPING
@@ -31,8 +30,7 @@ class CapturedDatabases(Mapping[Oid, str]):
         return len(self._names)
 
     def _read(self) -> None:
-        with StateStore.open(self._folder) as store:
-            identity, beginning = store.identity, store.view().beginning
+        identity, beginning = self._outbox.identity, self._outbox.beginning()
         if beginning is not None:
             self._names, self.types = beginning.databases, beginning.types
             for database, encoding in beginning.encodings.items():

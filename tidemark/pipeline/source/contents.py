@@ -5,8 +5,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.values import ValueHeader
 
 
@@ -21,11 +21,11 @@ class Contents(Protocol):
     def is_undivided(self) -> bool:
         """Return whether a range is one partition."""
 
-    def wants(self, outbox: OutboxReader, header: ValueHeader) -> bool:
+    def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the query reads the value with this header."""
 
-    def misfit(self, outbox: OutboxReader, header: ValueHeader) -> str | None:
+    def misfit(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
         """Return how the columns of a value differ from those of the query; None if the query can read it."""
 
-    def read(self, outbox: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
+    def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the contents of (after, upto]."""

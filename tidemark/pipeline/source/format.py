@@ -16,7 +16,7 @@ from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.source.change_form import ChangeForm, change_fields
 from tidemark.pipeline.source.contents import Contents
 from tidemark.pipeline.source.envelope_form import EnvelopeForm, envelope_fields
-from tidemark.pipeline.source.opened_outbox import open_once
+from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import FORMAT, RowColumns, SourceOptions
 from tidemark.pipeline.source.query_table import QueryTable, find_table
 from tidemark.pipeline.source.remedies import stating_remedies
@@ -90,15 +90,17 @@ class OutboxSource(DataSource):
     def _form(options: SourceOptions, table: QueryTable, chosen: pa.Schema) -> RowForm:
         if options.columns is not RowColumns.DEBEZIUM:
             return ChangeForm(table, chosen)
-        capture = open_once(options.folder()).identity.capture
-        return EnvelopeForm(table, chosen, capture, version("tidemark"), dict(CapturedDatabases(options.folder())))
+        outbox = open_outbox(options)
+        return EnvelopeForm(
+            table, chosen, outbox.identity.capture, version("tidemark"), dict(CapturedDatabases(outbox))
+        )
 
     @staticmethod
     def _find(options: SourceOptions) -> QueryTable:
         assert options.table is not None
-        databases = CapturedDatabases(options.folder())
-        versions = open_once(options.folder()).relations()
-        return find_table(options.table, versions, databases, databases.types)
+        outbox = open_outbox(options)
+        databases = CapturedDatabases(outbox)
+        return find_table(options.table, outbox.relations(), databases, databases.types)
 
 
 def fields_of(table: QueryTable, columns: RowColumns) -> list[pa.Field]:

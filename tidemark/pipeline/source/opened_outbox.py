@@ -1,25 +1,21 @@
-"""The outbox that a Spark process reads: opened once for each process, because LMDB must not be used across a fork."""
+"""The outbox that a Spark process reads: of a state folder, or of a server; opened once for each process."""
 
 import os
-from pathlib import Path
 
-from tidemark.io.host.log_output import get_log
-from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import reporting_stuck_writers
+from tidemark.io.flight.flight_outbox import FlightOutbox
+from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.state.opened_outbox import open_once
+from tidemark.pipeline.source.options import SourceOptions
+from tidemark.pipeline.source.outbox_port import OutboxPort
 
-_OPEN: dict[tuple[int, Path], tuple[int, OutboxReader]] = {}
+_CONNECTED: dict[tuple[int, ServerAddress], FlightOutbox] = {}
 
 
-def open_once(folder: StateFolder) -> OutboxReader:
-    """Return this process's reader of a state folder; it is opened at the first call, and again for a new state."""
-    key = (os.getpid(), folder.root)
-    file = folder.lmdb / "data.mdb"
-    number = file.stat().st_ino if file.exists() else 0
-    opened = _OPEN.get(key)
-    if opened is not None and opened[0] != number:
-        opened[1].close()
-        opened = None
-    if opened is None:
-        opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=reporting_stuck_writers(get_log("state"))))
-    return opened[1]
+def open_outbox(options: SourceOptions) -> OutboxPort:
+    """Return this process's reader of the outbox that the options name."""
+    if options.server is None:
+        return open_once(options.folder())
+    key = os.getpid(), options.server
+    if key not in _CONNECTED:
+        _CONNECTED[key] = FlightOutbox(options.server)
+    return _CONNECTED[key]

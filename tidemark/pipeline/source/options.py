@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.position import NO_SEQUENCE, Sequence
@@ -17,6 +18,9 @@ ValueT = TypeVar("ValueT")
 BATCH_BYTES = 64 << 20
 _NAMES = (
     "state",
+    "server",
+    "tokenFile",
+    "tlsRoots",
     "table",
     "columns",
     "reader",
@@ -52,7 +56,8 @@ class Evolution(Enum):
 class SourceOptions:
     """The options of one query."""
 
-    state: Path
+    state: Path | None
+    server: ServerAddress | None = None  # in place of a state folder
     table: str | None = None
     columns: RowColumns = RowColumns.AFTER
     reader: str | None = None
@@ -76,8 +81,11 @@ class SourceOptions:
                 f"format {FORMAT!r} has no option {', '.join(unknown)}", hint=f"its options are {', '.join(_NAMES)}"
             )
         found = {names[name]: value for name, value in given.items()}
-        if not found.get("state"):
-            raise ConfigError(f"format {FORMAT!r} requires the option state", hint='use option("state", FOLDER)')
+        if bool(found.get("state")) == bool(found.get("server")):
+            raise ConfigError(
+                f"format {FORMAT!r} requires the option state or the option server",
+                hint='use option("state", FOLDER) on the host of the capture, option("server", ADDRESS) on others',
+            )
         if "table" not in found and any(name in found for name in _OF_ROWS):
             raise ConfigError(f"the options {' and '.join(_OF_ROWS)} need the option table")
         if "reader" in found and not is_reader_name(found["reader"]):
@@ -85,7 +93,8 @@ class SourceOptions:
                 f"reader: {found['reader']!r} is no name", hint="use 1 to 63 letters, digits, `-`, `_`, `.`"
             )
         return cls(
-            Path(found["state"]),
+            Path(found["state"]) if found.get("state") else None,
+            _server(found),
             found.get("table"),
             _parsed(found, "columns", RowColumns, RowColumns.AFTER),
             found.get("reader"),
@@ -99,8 +108,17 @@ class SourceOptions:
         )
 
     def folder(self) -> StateFolder:
-        """Return the state folder."""
+        """Return the state folder, if there is no server."""
+        assert self.state is not None, "checked by `parse`"
         return StateFolder(self.state, self.shared_with_group)
+
+
+def _server(given: Mapping[str, str]) -> ServerAddress | None:
+    """Return the address of the server; its token and certificates are read here, on the driver."""
+    if not given.get("server"):
+        return None
+    token, roots = (Path(given[name]) if given.get(name) else None for name in ("tokenFile", "tlsRoots"))
+    return ServerAddress.parse(given["server"], token, roots)
 
 
 def _parsed(given: Mapping[str, str], name: str, parse: Callable[[str], ValueT], default: ValueT) -> ValueT:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import google_crc32c
 import pyarrow as pa
 
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, Truncation
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.options import Evolution
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.row_form import RowForm
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
@@ -40,11 +40,11 @@ class RowContents:
         """Return False: rows are read in parallel."""
         return False
 
-    def wants(self, outbox: OutboxReader, header: ValueHeader) -> bool:
+    def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the value has rows of the table."""
         return header.kind in _WITH_ROWS and self._contains(outbox, header)
 
-    def misfit(self, outbox: OutboxReader, header: ValueHeader) -> str | None:
+    def misfit(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
         """Return how the columns of a version that came after the query was loaded differ from those of the query."""
         version, table = header.schema_version, self.form.table
         if version <= table.newest or self.evolution is Evolution.IGNORE or not self._contains(outbox, header):
@@ -56,7 +56,7 @@ class RowContents:
             self._misfits[version] = text
         return self._misfits[version]
 
-    def read(self, outbox: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
+    def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (after, upto], those of small values together."""
         waiting: list[pa.RecordBatch] = []
         row_count = 0
@@ -76,7 +76,7 @@ class RowContents:
         if waiting:
             yield _joined(waiting)
 
-    def _contains(self, outbox: OutboxReader, header: ValueHeader) -> bool:
+    def _contains(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         version = header.schema_version
         if version == NO_SCHEMA_VERSION:
             return False

@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.model.position import Sequence
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.values import ValueHeader
 
 EARLIEST = "earliest"
@@ -29,7 +30,7 @@ class StartingPosition:
             return cls(text)
         return cls(text, parse_lsn(text) if _LSN.fullmatch(text) else parse_commit_time(text))
 
-    def find(self, outbox: OutboxReader) -> Sequence:
+    def find(self, outbox: OutboxPort) -> Sequence:
         """Return the sequence after which to read; raise `OutboxTrimmed` if earlier values may belong to the range."""
         trimmed, head = outbox.ledger().trimmed, outbox.head()
         if self.text == EARLIEST:

@@ -14,13 +14,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ConfigError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.contents import Contents
 from tidemark.pipeline.source.offsets import Offset, OffsetMovedBack, OutboxReplaced
-from tidemark.pipeline.source.opened_outbox import open_once
+from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import FORMAT, Evolution, SourceOptions
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
 from tidemark.pipeline.source.query_table import SchemaChanged
 from tidemark.pipeline.source.remedies import stating_remedies
@@ -86,7 +87,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = self._complete_transactions(outbox, after, end)
             return self._offset(self._before_misfit(outbox, after, end))
 
-    def _complete_transactions(self, outbox: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
+    def _complete_transactions(self, outbox: OutboxPort, after: Sequence, end: Sequence) -> Sequence:
         """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
         if end < after + 2 or end != outbox.head():
             return end
@@ -101,7 +102,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._awaited = end, now_s + TRANSACTION_WAIT_S
         return after if now_s < self._awaited[1] else end
 
-    def _before_misfit(self, outbox: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
+    def _before_misfit(self, outbox: OutboxPort, after: Sequence, end: Sequence) -> Sequence:
         """Return the end of the last group whose columns the query can read."""
         if not self._contents.columns_id or end == after:
             return end
@@ -163,7 +164,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         outbox.confirm(name, after, before.replayable)
         self._confirmed = after
 
-    def _resumed(self, outbox: OutboxReader, after: Sequence) -> Sequence:
+    def _resumed(self, outbox: OutboxPort, after: Sequence) -> Sequence:
         """Return where the query continues: behind the values that were gone when its reader was resumed."""
         if self._options.reader is None or after >= outbox.ledger().trimmed:
             return after
@@ -185,15 +186,15 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.evolution is Evolution.FAIL and start.get("columns", "") != self._contents.columns_id:
             raise SchemaChanged("the checkpoint is of a query with other columns")
 
-    def _outbox(self) -> OutboxReader:
-        return open_once(self._options.folder())
+    def _outbox(self) -> OutboxPort:
+        return open_outbox(self._options)
 
     def _offset(self, sequence: Sequence) -> Offset:
         offset: Offset = {"outbox": self._outbox().outbox_id, "sequence": sequence}
         return offset | {"columns": self._contents.columns_id} if self._contents.columns_id else offset
 
     def _sequence(self, offset: Offset) -> Sequence:
-        mine = self._outbox().outbox_id
-        if offset["outbox"] != mine:
-            raise OutboxReplaced(f"the checkpoint is of outbox {offset['outbox']}, but the state folder has {mine}")
+        outbox, known = self._outbox(), offset["outbox"]
+        if known != (mine := outbox.outbox_id):
+            raise OutboxReplaced(f"the checkpoint is of outbox {known}, but {outbox.place} has {mine}")
         return Sequence(int(offset["sequence"]))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, encode_header
 
@@ -36,7 +36,7 @@ class ValueContents:
         """Return whether a range is one partition: headers are small."""
         return self.headers_only
 
-    def wants(self, outbox: OutboxReader, header: ValueHeader) -> bool:
+    def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the value is of the table; each is, without a table."""
         if self.table is None:
             return True
@@ -44,11 +44,11 @@ class ValueContents:
             return False
         return self.table.contains(header.database, outbox.relation(header.schema_version))
 
-    def misfit(self, outbox: OutboxReader, header: ValueHeader) -> str | None:  # noqa: ARG002 - of the protocol
+    def misfit(self, outbox: OutboxPort, header: ValueHeader) -> str | None:  # noqa: ARG002 - of the protocol
         """Return None: bytes have no columns."""
         return None
 
-    def read(self, outbox: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
+    def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the values of (after, upto]."""
         if self.headers_only:
             yield from self._headers(outbox, after, upto)
@@ -67,7 +67,7 @@ class ValueContents:
             yield _batch(sequences, waiting)
 
     @staticmethod
-    def _headers(outbox: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
+    def _headers(outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         for first in range(after, upto, RECORD_BATCH_HEADERS):
             headers = outbox.headers(Sequence(first), Sequence(min(first + RECORD_BATCH_HEADERS, upto)))
             yield _batch([header.sequence for header in headers], list(map(encode_header, headers)))

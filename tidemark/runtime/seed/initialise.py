@@ -17,6 +17,7 @@ from tidemark.engine.incarnations import replacing_epoch
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_setup import prepare_archive
 from tidemark.io.archive.archive_state import NoArchive
+from tidemark.io.flight.server_token import make_server_token
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.node import Node, NodeFacts
@@ -200,6 +201,7 @@ def _create(
     config.ring_bytes(facts.segment_bytes)  # rejects a ring that is too small for the node
     prepare_archive(config, facts.system_identifier, user)  # rejects a folder that cannot be the archive
     make_marker_key(config, folder)
+    make_server_token(config.server, folder)
     identity = Identity(
         capture=config.capture.name,
         system_identifier=facts.system_identifier,

@@ -1,0 +1,161 @@
+"""One suite for both implementations of the port `OutboxPort`: a state folder, and a server over Arrow Flight."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers.outbox_server import TOKEN, outbox_server
+from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.io.flight.flight_outbox import FlightOutbox, ranges_of
+from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.state.opened_outbox import open_once
+from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed, ReaderLapsed
+from tidemark.io.state.outbox_table import UnknownReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.secret import Secret
+from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.outbox import OutboxValue
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state import BEGINNING, Beginning
+from tidemark.wire.values import ValueHeader, ValueKind
+
+GROUPS = 40
+BEGUN = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    make_state(tmp_path / "state")
+    feed(tmp_path / "state", RandomTables(5).groups(GROUPS))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def stored(state: Path) -> list[OutboxValue]:
+    """Return what the state contains, read from LMDB."""
+    with OutboxReader.open(StateFolder(state)) as opened:
+        return list(opened.read(NO_SEQUENCE, opened.head()))
+
+
+@pytest.fixture(params=["state", "server"])
+def outbox(state: Path, request: pytest.FixtureRequest) -> Iterator[OutboxPort]:
+    if request.param == "state":
+        yield open_once(StateFolder(state))
+        return
+    with outbox_server(state) as (_, url):
+        yield FlightOutbox(ServerAddress(url, Secret(TOKEN)))
+
+
+def found(values: Iterator[OutboxValue]) -> list[tuple[ValueHeader, bytes]]:
+    return [(value.header, value.payload) for value in values]
+
+
+def test_it_is_the_outbox_of_the_state(outbox: OutboxPort, state: Path, stored: list[OutboxValue]) -> None:
+    assert (outbox.outbox_id, outbox.identity.outbox_id) == ("0a0b", "0a0b")
+    assert outbox.outbox_bytes_max == outbox.identity.outbox_bytes_max == 16 << 20
+    ledger = outbox.ledger()
+    assert (ledger.trimmed, ledger.head, outbox.head()) == (0, len(stored), len(stored))
+    assert ledger.byte_count > 0
+    assert outbox.beginning() is None
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        transaction.put(BEGINNING, BEGUN)
+    assert outbox.beginning() == BEGUN
+    assert outbox.place
+
+
+def test_values_and_headers_are_those_that_are_stored(outbox: OutboxPort, stored: list[OutboxValue]) -> None:
+    head = outbox.head()
+    assert found(outbox.read(NO_SEQUENCE, head)) == found(iter(stored))
+    assert outbox.headers(NO_SEQUENCE, head) == [value.header for value in stored]
+    assert outbox.headers(head, head) == []
+    assert found(outbox.read(head, head)) == []
+    ends = [value.header for value in stored if value.header.ends_group]
+    assert list(outbox.group_ends(NO_SEQUENCE)) == ends
+    assert list(outbox.group_ends(ends[2].sequence)) == ends[3:]
+    assert list(outbox.group_ends(head)) == []
+
+
+def test_only_wanted_values_are_read(outbox: OutboxPort, stored: list[OutboxValue]) -> None:
+    def is_batch(header: ValueHeader) -> bool:
+        return header.kind is ValueKind.BATCH
+
+    expected = [value for value in stored if is_batch(value.header)]
+    assert 0 < len(expected) < len(stored)
+    assert found(outbox.read(NO_SEQUENCE, outbox.head(), is_batch)) == found(iter(expected))
+    assert found(outbox.read(NO_SEQUENCE, outbox.head(), lambda _: False)) == []
+
+
+def test_batches_are_planned_by_bytes_and_end_at_group_ends(outbox: OutboxPort, stored: list[OutboxValue]) -> None:
+    ends = {value.header.sequence for value in stored if value.header.ends_group}
+    at, planned = NO_SEQUENCE, []
+    while (end := outbox.plan(at, 30_000)) != at:
+        planned.append(end)
+        at = end
+    assert set(planned) <= ends
+    assert 3 < len(planned) < len(ends)
+    assert at == outbox.head()
+
+
+def test_relations_have_their_versions(outbox: OutboxPort, state: Path, stored: list[OutboxValue]) -> None:
+    with OutboxReader.open(StateFolder(state)) as opened:
+        expected = opened.relations()
+    assert outbox.relations() == expected
+    assert len(expected) > 3
+    assert {outbox.relation(version).oid for version in expected} == {relation.oid for _, relation in expected.values()}
+    version = next(value.header.schema_version for value in stored if value.header.kind is ValueKind.BATCH)
+    assert outbox.relation(version) == expected[version][1]
+    with pytest.raises(DamagedValue, match="schema version 999"):
+        outbox.relation(SchemaVersion(999))
+
+
+def test_a_reader_registers_confirms_and_lapses(outbox: OutboxPort, state: Path, stored: list[OutboxValue]) -> None:
+    assert outbox.registered("query") is None
+    with pytest.raises(UnknownReader, match="'query' is not registered"):
+        outbox.confirm("query", NO_SEQUENCE, NO_SEQUENCE)
+    with pytest.raises(ConfigError, match="not a reader's name"):
+        outbox.register("no name")
+    assert not outbox.register("query", is_required=False).is_required
+    assert outbox.register("lake").is_required
+    ends = [value.header.sequence for value in stored if value.header.ends_group]
+    confirmed = outbox.confirm("query", ends[1], ends[0])
+    assert (confirmed.applied, confirmed.replayable) == (ends[1], ends[0])
+    assert outbox.registered("query") == confirmed
+    outbox.check_active("query")
+    with pytest.raises(StateError, match="but the outbox ends at"):
+        outbox.confirm("query", Sequence(9999), NO_SEQUENCE)
+    outbox.confirm("lake", ends[-1], ends[-1])
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        transaction.apply_confirmations(hold_bytes=1)
+    with pytest.raises(ReaderLapsed, match=f"values {ends[0] + 1} to {ends[-1]} of the outbox are gone") as raised:
+        outbox.check_active("query")
+    assert "cdcctl reader resume query" in raised.value.hint
+    with pytest.raises(ReaderLapsed):
+        outbox.confirm("query", ends[2], ends[2])
+    for attempt in (lambda: outbox.plan(ends[0], 1), lambda: outbox.headers(ends[0], ends[1])):
+        with pytest.raises(OutboxTrimmed, match=f"values after {ends[0]} were requested"):
+            attempt()
+    with pytest.raises(OutboxTrimmed):
+        next(outbox.read(ends[0], ends[1]))
+    with pytest.raises(StateError, match="ends at"):
+        outbox.plan(Sequence(9999), 1)
+
+
+def test_a_new_state_in_the_folder_is_seen(outbox: OutboxPort, state: Path) -> None:
+    make_state(state.parent / "new", "0c0d")
+    state.rename(state.parent / "old")
+    (state.parent / "new").rename(state)
+    again = open_once(StateFolder(state)) if isinstance(outbox, OutboxReader) else outbox
+    assert again.outbox_id == "0c0d"
+    assert again.head() == 0
+
+
+def test_sequences_are_requested_as_ranges() -> None:
+    numbers = [Sequence(number) for number in (1, 2, 3, 7, 9, 10)]
+    assert ranges_of(numbers) == [(0, 3), (6, 7), (8, 10)]
+    assert ranges_of([]) == []

@@ -1,0 +1,246 @@
+"""The outbox server: who may connect, its bounds, and its program."""
+
+import json
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pyarrow import flight
+
+from tests.support.forged import groups
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.served_outbox import served_outbox
+from tests.support.processes.spark_process import wait_for
+from tests.support.servers.outbox_server import TOKEN, Certificate, outbox_server, token_file
+from tests.support.workloads.feeder import feed, make_state
+from tidemark.io.flight.flight_outbox import FlightOutbox
+from tidemark.io.flight.outbox_server import MESSAGE_BYTES
+from tidemark.io.flight.remote_errors import (
+    CertificateExpired,
+    CertificateRefused,
+    ServerUnreachable,
+    TokenRefused,
+)
+from tidemark.io.flight.server_address import BadServerAddress, BadToken, ServerAddress
+from tidemark.io.flight.server_token import load_server_token, make_server_token
+from tidemark.io.process.config import ServerConfig
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ExitCode, StateError
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.secret import Secret
+from tidemark.wire.outbox_requests import REQUEST, REQUEST_BYTES_MAX, VALUES, OutboxRequest, ValuesRequest
+
+LARGE = 3 * MESSAGE_BYTES
+ALL = VALUES.write(ValuesRequest(((NO_SEQUENCE, Sequence(2)),)))
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    make_state(tmp_path / "state", bytes_max=64 << 20)
+    feed(tmp_path / "state", [groups.insert(100, groups.text_relation("note"), "n" * LARGE)])
+    return tmp_path / "state"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return Certificate.of_years(tmp_path_factory.mktemp("tls") / "valid", 2020, 2050)
+
+
+class RawClient:
+    """A client of Flight alone, without ours."""
+
+    def __init__(self, url: str) -> None:
+        self._client = flight.FlightClient(url)
+        self._options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + TOKEN)])
+
+    def act(self, kind: str, body: bytes) -> None:
+        list(self._client.do_action(flight.Action(kind, body), self._options))
+
+    def stream(self, ticket: bytes) -> flight.FlightStreamReader:
+        return self._client.do_get(flight.Ticket(ticket), self._options)
+
+
+def connected(url: str, roots: bytes = b"", token: bytes = TOKEN) -> FlightOutbox:
+    return FlightOutbox(ServerAddress(url, Secret(token), roots))
+
+
+def answers(outbox: FlightOutbox) -> bool:
+    """Return whether a server answers, and has a place for a stream."""
+    try:
+        return len(list(outbox.read(NO_SEQUENCE, Sequence(2)))) == 2
+    except ServerUnreachable:
+        return False
+
+
+def test_a_port_serves_with_tls_and_only_with_the_token(state: Path, certificate: Certificate, tmp_path: Path) -> None:
+    with outbox_server(state, certificate) as (_, url):
+        address = ServerAddress.parse(url, token_file(tmp_path), certificate.path)
+        assert len(list(FlightOutbox(address).read(NO_SEQUENCE, Sequence(2)))) == 2
+        assert "0123456789abcdef" not in repr(address)
+        with pytest.raises(TokenRefused, match=r"the outbox server at .* refuses the token") as raised:
+            connected(url, certificate.path.read_bytes(), b"another token of the right length")
+        assert "STATE/server.token" in raised.value.hint
+        with pytest.raises(TokenRefused):
+            FlightOutbox(ServerAddress(url, None, certificate.path.read_bytes()))
+        with pytest.raises(CertificateRefused, match="refused: self-signed certificate") as refused:
+            connected(url)
+        assert "tlsRoots" in refused.value.hint
+        with pytest.raises(ServerUnreachable):
+            connected(url.replace("grpc+tls", "grpc"))
+
+
+def test_an_expired_certificate_is_named(state: Path, tmp_path: Path) -> None:
+    expired = Certificate.of_years(tmp_path / "expired", 2020, 2021)
+    with outbox_server(state, expired) as (_, url), pytest.raises(CertificateExpired, match="has expired") as raised:
+        connected(url, expired.path.read_bytes())
+    assert "server.tls_certificate" in raised.value.hint
+
+
+def test_a_server_that_is_gone_is_named_and_reached_again_when_it_returns(state: Path) -> None:
+    with outbox_server(state) as (_, url):
+        outbox = connected(url)
+        assert outbox.head() == 2
+    with pytest.raises(ServerUnreachable, match=r"the outbox server at .* does not answer"):
+        outbox.head()
+    with outbox_server(state, port=urlsplit(url).port or 0):
+        wait_for(lambda: answers(outbox), "a new connection")
+
+
+def test_a_slow_reader_costs_only_itself(state: Path) -> None:
+    with outbox_server(state, streams_max=2) as (_, url), OutboxReader.open(StateFolder(state)) as local:
+        outbox = connected(url)
+        slow = RawClient(url).stream(ALL)
+        assert 0 < slow.read_chunk().data.nbytes <= MESSAGE_BYTES + 1024
+        assert len(list(outbox.read(NO_SEQUENCE, Sequence(2)))) == 2, "another stream"
+        local.register("lake")
+        feed(state, [groups.insert(200, groups.text_relation("note"), "b")])
+        local.confirm("lake", Sequence(4), Sequence(4))
+        feed(state, [groups.insert(300, groups.text_relation("note"), "c")])
+        assert local.ledger().trimmed == 4, "it keeps no value"
+        slow.cancel()
+
+
+def test_streams_beyond_the_bound_are_refused_and_a_closed_one_frees_its_place(state: Path) -> None:
+    with outbox_server(state, streams_max=1) as (_, url):
+        outbox = connected(url)
+        slow = RawClient(url).stream(ALL)
+        slow.read_chunk()
+        with pytest.raises(ServerUnreachable, match="too many streams at once"):
+            list(outbox.read(NO_SEQUENCE, Sequence(2)))
+        slow.cancel()
+        wait_for(lambda: answers(outbox), "the place of the closed stream")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        ("facts", b"{}" + b" " * REQUEST_BYTES_MAX, "at most 65536"),
+        ("facts", b"rubbish", "not a request of kind facts"),
+        ("other", b"{}", "no request is of kind 'other'"),
+        ("headers", REQUEST.write(OutboxRequest(upto=Sequence(20_000))), "at most 10000"),
+    ],
+)
+def test_a_request_beyond_the_bounds_is_refused(state: Path, kind: str, body: bytes, message: str) -> None:
+    with outbox_server(state) as (_, url), pytest.raises(flight.FlightServerError, match=message):
+        RawClient(url).act(kind, body)
+
+
+@pytest.mark.parametrize(
+    ("ticket", "message"), [(b"rubbish", "not a request for values"), (b" " * (REQUEST_BYTES_MAX + 1), "at most 65536")]
+)
+def test_a_ticket_beyond_the_bounds_is_refused(state: Path, ticket: bytes, message: str) -> None:
+    with outbox_server(state) as (_, url), pytest.raises(flight.FlightServerError, match=message):
+        RawClient(url).stream(ticket).read_all()
+
+
+def test_an_error_in_a_stream_ends_it_by_name(state: Path) -> None:
+    with outbox_server(state) as (_, url), pytest.raises(StateError, match=r"the outbox of .* ends at 2"):
+        list(connected(url).read(NO_SEQUENCE, Sequence(9)))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:1",
+        "grpc+tls://127.0.0.1",
+        "grpc+tls://:5",
+        "grpc+tls://host:port",
+        "grpc://db1:5000",
+        "grpc+unix://relative",
+        "grpc+unix:",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(BadServerAddress, match=r"address of|unencrypted"):
+        ServerAddress.parse(url, token_file(tmp_path))
+
+
+def test_a_port_needs_a_token_that_others_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(BadToken, match="requires a token"):
+        ServerAddress.parse("grpc+tls://db1:5000")
+    path = token_file(tmp_path)
+    path.chmod(0o644)
+    with pytest.raises(BadToken, match="accessible to all users"):
+        ServerAddress.parse("grpc+tls://db1:5000", path)
+    path.chmod(0o600)
+    with pytest.raises(BadServerAddress, match=r"the certificates .* cannot be read"):
+        ServerAddress.parse("grpc+tls://db1:5000", path, tmp_path / "missing")
+
+
+def test_the_token_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path)
+    make_server_token(ServerConfig(), folder)
+    made = load_server_token(ServerConfig(), folder)
+    make_server_token(ServerConfig(), folder)
+    assert load_server_token(ServerConfig(), folder) == made
+    assert stat.S_IMODE((tmp_path / "server.token").stat().st_mode) == 0o600
+    with pytest.raises(BadToken, match="cannot be read"):
+        make_server_token(ServerConfig(token_file=str(tmp_path / "missing")), folder)
+
+
+@pytest.fixture
+def served(state: Path) -> Iterator[subprocess.Popen[str]]:
+    with served_outbox(state) as process:
+        yield process
+
+
+def test_the_program_serves_a_unix_socket_of_the_owner_and_is_shown(state: Path, served: subprocess.Popen[str]) -> None:
+    path = state / "server.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    outbox = FlightOutbox(ServerAddress.parse(f"grpc+unix://{path}"))
+    assert outbox.head() == 2
+    feed(state, [groups.insert(200, groups.text_relation("note"), "b")])
+    assert outbox.head() == 4, "a new epoch, as after a hand-over, disconnects nobody"
+    shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)
+    assert shown["server"] == {"pid": served.pid}
+    second = cdcctl("run", "server", "--state", state)
+    assert (second.code, "a server already runs" in second.err) == (ExitCode.FENCED, True)
+    served.terminate()
+    assert served.wait(30) == ExitCode.SUCCESS
+    shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)
+    assert (shown["server"], shown["last_end"]["server"]["reason"]) == ("not running", "SIGTERM")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--listen", "127.0.0.1:0"), "is served only with TLS"),
+        (("--listen", "0.0.0.0:0", "--insecure-loopback"), "is no loopback address"),
+        (("--listen", "nowhere"), "is not HOST:PORT"),
+    ],
+)
+def test_a_port_without_tls_is_refused(state: Path, arguments: tuple[str, ...], message: str) -> None:
+    make_server_token(ServerConfig(), StateFolder(state))
+    refused = cdcctl("run", "server", "--state", state, *arguments)
+    assert (refused.code, message in refused.err) == (ExitCode.CONFIG, True), refused.err
+
+
+def test_a_batch_of_arrow_has_the_stored_bytes(state: Path) -> None:
+    with outbox_server(state) as (_, url), OutboxReader.open(StateFolder(state)) as local:
+        sent = RawClient(url).stream(ALL).read_all()
+        expected = [chunk for _, chunks in local.stored(NO_SEQUENCE, Sequence(2)) for chunk in chunks]
+    assert sent.column("chunk").to_pylist() == expected

@@ -1,0 +1,225 @@
+"""The outbox of a server, read over Arrow Flight, with the methods of `OutboxReader` that queries use.
+
+Each value is checked here against the checksums in its header, so that damage on the way is found as in the file.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidemark.io.flight.remote_errors import translated_error
+from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.state.schema_values import decode_schema
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Sequence
+from tidemark.model.relation import Relation
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.outbox import OutboxValue, join
+from tidemark.wire.outbox_requests import (
+    BEGINNING_FOUND,
+    FACTS,
+    HEADERS_MAX,
+    PLANNED,
+    RANGES_MAX,
+    READER_FOUND,
+    REQUEST,
+    VALUES,
+    OutboxFacts,
+    OutboxRequest,
+    Query,
+    ValuesRequest,
+    decode_headers,
+)
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state import Beginning, Identity, OutboxLedger, Reader
+from tidemark.wire.values import ValueHeader
+
+CALL_S = 30.0  # of a request; the server answers each within milliseconds
+AUTHORIZATION = b"authorization"
+
+
+class FlightOutbox:
+    """A connection to an outbox server; used by one process, by any thread."""
+
+    def __init__(self, address: ServerAddress) -> None:
+        self.address = address
+        headers = [] if address.token is None else [(AUTHORIZATION, b"Bearer " + address.token.content)]
+        self._of_request = flight.FlightCallOptions(timeout=CALL_S, headers=headers)
+        self._of_stream = flight.FlightCallOptions(headers=headers)
+        self._relations: dict[SchemaVersion, Relation] = {}  # bounded by the schema versions in the state
+        with self._translated():
+            roots = {"tls_root_certs": address.roots} if address.roots else {}
+            self._client = flight.FlightClient(address.url, **roots)
+        self.identity: Identity = self._facts().identity
+
+    @property
+    def place(self) -> str:
+        """Where the outbox is, for messages."""
+        return f"the outbox server at {self.address.url}"
+
+    @property
+    def outbox_id(self) -> str:
+        """The current name of the outbox."""
+        return self._facts().identity.outbox_id
+
+    @property
+    def outbox_bytes_max(self) -> int:
+        """The bound of the outbox."""
+        return self.identity.outbox_bytes_max
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    def ledger(self) -> OutboxLedger:
+        """Return the contents of the outbox."""
+        return self._facts().ledger
+
+    def head(self) -> Sequence:
+        """Return the sequence of the newest value."""
+        return self.ledger().head
+
+    def beginning(self) -> Beginning | None:
+        """Return where the capture begins, with its databases and types."""
+        return BEGINNING_FOUND.read(self._one(Query.BEGINNING, OutboxRequest()))
+
+    def plan(self, after: Sequence, bytes_max: int) -> Sequence:
+        """Return a group end after `after`: at least one group, then as many as fit into `bytes_max`."""
+        return PLANNED.read(self._one(Query.PLAN, OutboxRequest(after=after, bytes_max=bytes_max)))
+
+    def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
+        """Return the headers of a range."""
+        return [header for part in self._header_parts(after, upto) for header in part]
+
+    def group_ends(self, after: Sequence) -> Iterator[ValueHeader]:
+        """Yield the header of the last value of each group after `after`, a group end."""
+        while part := decode_headers(self._one(Query.GROUP_ENDS, OutboxRequest(after=after))):
+            yield from part
+            after = part[-1].sequence
+
+    def read(
+        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
+    ) -> Iterator[OutboxValue]:
+        """Yield the values of (after, upto]; with `wanted` those that it accepts, and only they are sent."""
+        if wanted is None:
+            yield from self._values([(after, upto)] if upto > after else [])
+            return
+        for part in self._header_parts(after, upto):
+            ranges = ranges_of([header.sequence for header in part if wanted(header)])
+            for first in range(0, len(ranges), RANGES_MAX):
+                yield from self._values(ranges[first : first + RANGES_MAX])
+
+    def relation(self, version: SchemaVersion) -> Relation:
+        """Return the relation version with this number in headers."""
+        if version not in self._relations:
+            stored = self._one(Query.RELATION, OutboxRequest(version=version))
+            self._relations[version] = decode_schema(version, stored)[1]
+        return self._relations[version]
+
+    def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
+        """Return every schema version with its database."""
+        stored = self._all(Query.RELATIONS, OutboxRequest())
+        return {
+            SchemaVersion(number): decode_schema(SchemaVersion(number), value)
+            for number, value in enumerate(stored, start=1)
+        }
+
+    def registered(self, reader: str) -> Reader | None:
+        """Return what a reader has confirmed; None if it is not registered."""
+        return READER_FOUND.read(self._one(Query.REGISTERED, OutboxRequest(reader=reader)))
+
+    def register(self, reader: str, *, is_required: bool = True) -> Reader:
+        """Register a reader, or return the earlier confirmation."""
+        return self._reader(Query.REGISTER, OutboxRequest(reader=reader, is_required=is_required))
+
+    def confirm(self, reader: str, applied: Sequence, replayable: Sequence) -> Reader:
+        """Record what the tables of a reader contain, and what is never requested again."""
+        return self._reader(Query.CONFIRM, OutboxRequest(reader=reader, applied=applied, replayable=replayable))
+
+    def check_active(self, reader: str) -> None:
+        """Raise `ReaderLapsed` if a reader has lapsed."""
+        self._all(Query.CHECK_ACTIVE, OutboxRequest(reader=reader))
+
+    def _facts(self) -> OutboxFacts:
+        return FACTS.read(self._one(Query.FACTS, OutboxRequest()))
+
+    def _reader(self, query: Query, request: OutboxRequest) -> Reader:
+        found = READER_FOUND.read(self._one(query, request))
+        assert found is not None, "the server has registered it"
+        return found
+
+    def _header_parts(self, after: Sequence, upto: Sequence) -> Iterator[list[ValueHeader]]:
+        """Yield the headers of a range, as many as one answer contains; also of an empty range, which is checked."""
+        while True:
+            end = Sequence(min(upto, after + HEADERS_MAX))
+            yield decode_headers(self._one(Query.HEADERS, OutboxRequest(after=after, upto=end)))
+            after = end
+            if after >= upto:
+                return
+
+    def _values(self, ranges: list[tuple[Sequence, Sequence]]) -> Iterator[OutboxValue]:
+        if not ranges:
+            return
+        due = (Sequence(number) for after, upto in ranges for number in range(after + 1, upto + 1))
+        for sequence, chunks in self._chunks(ranges):
+            if sequence != next(due, None):
+                raise DamagedValue(f"outbox value {sequence}", "it was not the next one requested")
+            yield join(sequence, chunks)
+        if (missing := next(due, None)) is not None:
+            raise DamagedValue(f"outbox value {missing}", "it was not sent")
+
+    def _chunks(self, ranges: list[tuple[Sequence, Sequence]]) -> Iterator[tuple[Sequence, list[bytes]]]:
+        """Yield the stored chunks of each value."""
+        ticket = flight.Ticket(VALUES.write(ValuesRequest(tuple(ranges))))
+        waiting: tuple[Sequence, list[bytes]] | None = None
+        for batch in self._batches(ticket):
+            for number, chunk in zip(batch.column("sequence").to_pylist(), batch.column("chunk"), strict=True):
+                if waiting is None or waiting[0] != number:
+                    if waiting is not None:
+                        yield waiting
+                    waiting = Sequence(number), []
+                waiting[1].append(chunk.as_py())
+        if waiting is not None:
+            yield waiting
+
+    def _batches(self, ticket: flight.Ticket) -> Iterator[pa.RecordBatch]:
+        with self._translated():
+            stream = self._client.do_get(ticket, self._of_stream)
+        try:
+            while True:
+                with self._translated():
+                    try:
+                        batch: pa.RecordBatch = stream.read_chunk().data
+                    except StopIteration:
+                        return
+                yield batch
+        finally:
+            stream.cancel()
+
+    def _one(self, query: Query, request: OutboxRequest) -> bytes:
+        return b"".join(self._all(query, request))
+
+    def _all(self, query: Query, request: OutboxRequest) -> list[bytes]:
+        with self._translated():
+            action = flight.Action(query.value, REQUEST.write(request))
+            return [result.body.to_pybytes() for result in self._client.do_action(action, self._of_request)]
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowException as error:
+            raise translated_error(error, self.address) from error
+
+
+def ranges_of(sequences: list[Sequence]) -> list[tuple[Sequence, Sequence]]:
+    """Return ascending sequences as ranges (after, upto]."""
+    ranges: list[tuple[Sequence, Sequence]] = []
+    for sequence in sequences:
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1] = ranges[-1][0], sequence
+        else:
+            ranges.append((Sequence(sequence - 1), sequence))
+    return ranges

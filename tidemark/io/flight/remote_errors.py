@@ -1,0 +1,78 @@
+"""Errors between the outbox server and its clients: ours are sent by name, those of Flight are translated."""
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.outbox import OutboxTrimmed, ReaderLapsed
+from tidemark.io.state.outbox_table import UnknownReader
+from tidemark.model.errors import ConfigError, Disposition, StateError, TidemarkError
+from tidemark.wire.envelope import DamagedValue, NewerValue
+from tidemark.wire.json_form import JsonMismatch
+from tidemark.wire.outbox_requests import ERROR, RemoteError
+
+_KINDS: dict[str, type[TidemarkError]] = {
+    kind.__name__: kind
+    for kind in (ConfigError, DamagedValue, NewerValue, OutboxTrimmed, ReaderLapsed, StateFull, UnknownReader)
+}
+
+
+class ServerUnreachable(StateError):
+    """The outbox server does not answer."""
+
+    disposition = Disposition.RETRY
+    hint = "check that `cdcctl run server` runs there, and host, port and firewall"
+
+
+class TokenRefused(ConfigError):
+    """The outbox server does not accept the token."""
+
+    hint = "the token is in STATE/server.token of the server's host: copy it again"
+
+
+class CertificateRefused(ConfigError):
+    """The certificate of the outbox server is not valid for this client."""
+
+    hint = "name the certificate that signed it with the option tlsRoots; it must be valid for the host in the address"
+
+
+class CertificateExpired(CertificateRefused):
+    """The certificate of the outbox server has expired."""
+
+    hint = "renew server.tls_certificate on the server's host, and restart `cdcctl run server`"
+
+
+def encoded_error(error: TidemarkError) -> flight.FlightServerError:
+    """Return an error of ours as one of Flight."""
+    kind = next((of.__name__ for of in type(error).__mro__ if of.__name__ in _KINDS), StateError.__name__)
+    sent = RemoteError(kind, str(error), error.hint)
+    return flight.FlightServerError(str(error), ERROR.write(sent))
+
+
+def translated_error(error: pa.ArrowException, address: ServerAddress) -> TidemarkError:
+    """Return the error of a call to the server as one of ours."""
+    if isinstance(error, flight.FlightError) and error.extra_info:
+        try:
+            sent = ERROR.read(error.extra_info)
+        except JsonMismatch:
+            return StateError(f"the outbox server at {address.url} failed: {_first_line(error)}")
+        kind = _KINDS.get(sent.kind, StateError)
+        known = kind.__new__(kind)  # NB: a class may have another constructor; the text is complete
+        TidemarkError.__init__(known, sent.message, hint=sent.hint)
+        return known
+    text = _first_line(error)
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return TokenRefused(f"the outbox server at {address.url} refuses the token")
+    if "certificate has expired" in text:
+        return CertificateExpired(f"the certificate of the outbox server at {address.url} has expired")
+    if "certificate verify failed" in text or "Hostname Verification" in text or "not match" in text:
+        reason = text.rpartition(": ")[2]
+        return CertificateRefused(f"the certificate of the outbox server at {address.url} is refused: {reason}")
+    return ServerUnreachable(f"the outbox server at {address.url} does not answer: {text}")
+
+
+def _first_line(error: Exception) -> str:
+    """Return the reason of an error of Flight, without its repeated preamble."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text.removeprefix("Flight returned unavailable error, with message: ").removesuffix(". Detail: Unavailable")

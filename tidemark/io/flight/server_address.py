@@ -1,0 +1,75 @@
+"""The address of an outbox server, with the token and the certificates that a client needs."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from tidemark.io.process.secret_sources import KEY_BYTES_MIN, read_key
+from tidemark.model.errors import ConfigError
+from tidemark.model.secret import Secret
+
+TLS = "grpc+tls"
+PLAIN = "grpc"
+UNIX = "grpc+unix"
+_HOW_TO_COPY = "copy STATE/server.token of the server's host to a file that only you can read, and name it"
+
+
+class BadServerAddress(ConfigError):
+    """An address at which no outbox server can be."""
+
+    hint = f"use {TLS}://HOST:PORT, {PLAIN}://127.0.0.1:PORT (of --insecure-loopback), or {UNIX}:///STATE/server.sock"
+
+
+class BadToken(ConfigError):
+    """A token that is missing or unfit."""
+
+    hint = _HOW_TO_COPY
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where an outbox server listens, and how to connect."""
+
+    url: str
+    token: Secret | None = None  # None on a unix socket, which the file's mode protects
+    roots: bytes = b""  # certificates in PEM that may sign the server's; empty: those of the host
+
+    @classmethod
+    def parse(cls, url: str, token_file: Path | None = None, roots_file: Path | None = None) -> Self:
+        """Return an address; raise `BadServerAddress`, or `BadToken` if a TCP port has no token."""
+        parts = urlsplit(url)
+        if parts.scheme == UNIX:
+            if not parts.path.startswith("/") or parts.netloc:
+                raise BadServerAddress(f"{url!r} is no address of a unix socket")
+            return cls(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme not in (TLS, PLAIN) or not parts.hostname or not port or parts.path.strip("/"):
+            raise BadServerAddress(f"{url!r} is no address of an outbox server")
+        if parts.scheme == PLAIN and not is_loopback(parts.hostname):
+            raise BadServerAddress(f"{url!r} would send rows and the token unencrypted to another host")
+        if token_file is None:
+            raise BadToken(f"the server at {url} requires a token", hint=f"{_HOW_TO_COPY} with the option tokenFile")
+        token = Secret(read_key(token_file, "the token", KEY_BYTES_MIN, BadToken))
+        return cls(url, token, _read_roots(roots_file) if roots_file is not None else b"")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this one: a loopback address, or localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _read_roots(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadServerAddress(
+            f"the certificates {path} cannot be read: {error.strerror}", hint="name a file in PEM with tlsRoots"
+        ) from error

@@ -1,0 +1,28 @@
+"""The outbox of a state folder, opened once for each process, because LMDB must not be used across a fork."""
+
+import os
+import threading
+from pathlib import Path
+
+from tidemark.io.host.log_output import get_log
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import reporting_stuck_writers
+
+_OPEN: dict[tuple[int, Path], tuple[int, OutboxReader]] = {}
+_OPENING = threading.Lock()
+
+
+def open_once(folder: StateFolder) -> OutboxReader:
+    """Return this process's reader of a state folder; it is opened at the first call, and again for a new state."""
+    key = (os.getpid(), folder.root)
+    file = folder.lmdb / "data.mdb"
+    number = file.stat().st_ino if file.exists() else 0
+    with _OPENING:
+        opened = _OPEN.get(key)
+        if opened is not None and opened[0] != number:
+            opened[1].close()
+            opened = None
+        if opened is None:
+            opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=reporting_stuck_writers(get_log("state"))))
+        return opened[1]

@@ -1,0 +1,1 @@
+"""The outbox server as a program: `python -m tidemark.runtime.serving`."""

@@ -1,0 +1,127 @@
+"""The outbox server: arguments in, exit code out; it serves until a signal, or until the state ends.
+
+It is a process of its own, so that a hand-over between sidecar and archiver disconnects no client.
+"""
+
+import os
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import click
+import pyarrow as pa
+
+from tidemark.io.flight.outbox_server import Listening, OutboxServer
+from tidemark.io.flight.server_address import PLAIN, TLS, UNIX, is_loopback
+from tidemark.io.flight.server_metrics import ServerMetrics
+from tidemark.io.flight.server_token import load_server_token
+from tidemark.io.host.log_output import configure_logs, get_log
+from tidemark.io.host.logs import Log
+from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
+from tidemark.io.process.config import Config, ServerConfig, load_config
+from tidemark.io.process.ending import report_ending
+from tidemark.io.process.metrics_server import MetricsServer
+from tidemark.io.process.run_record import recorded
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.opened_outbox import open_once
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import SERVER, StateFolder
+from tidemark.io.state.write_guard import reporting_stuck_writers
+from tidemark.model.errors import ConfigError
+
+ALIVE_S = 5.0  # between two notifications to the service manager
+
+
+class BadListening(ConfigError):
+    """The server cannot listen as configured."""
+
+    hint = "conf/tidemark.toml describes the keys of [server]"
+
+
+@click.command(name="server")
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration (TOML).")
+@click.option("--state", required=True, type=click.Path(path_type=Path), help="State folder, created by `cdcctl init`.")
+@click.option("--listen", help="HOST:PORT in place of server.listen.")
+@click.option("--insecure-loopback", is_flag=True, help="Serve a port of a loopback address without TLS.")
+def main(config_path: Path | None, state: Path, listen: str | None, *, insecure_loopback: bool) -> None:
+    """Serve the outbox of a capture to readers on this host or on others."""
+    configure_logs("json", "info")
+    log = get_log(SERVER)
+    try:
+        config = load_config(config_path, os.environ)
+        configure_logs(config.log.format, config.log.level)
+        folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
+        folder.relax_umask()
+        chosen = listen if listen is not None else config.server.listen
+        _serve(config, folder, listening(config.server, folder, chosen, insecure_loopback=insecure_loopback), log)
+    except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+        sys.exit(report_ending(log, f"{SERVER} ends", error))
+
+
+def listening(config: ServerConfig, folder: StateFolder, listen: str, *, insecure_loopback: bool) -> Listening:
+    """Return where the server listens; raise `BadListening` for a port without TLS, unless it is a loopback one."""
+    if not listen:
+        return Listening(f"{UNIX}://{folder.socket(SERVER)}", socket_mode=folder.file_mode)
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise BadListening(f"server.listen: {listen!r} is not HOST:PORT")
+    token = load_server_token(config, folder)
+    if config.tls_certificate and config.tls_key:
+        certificate, key = (_read(name) for name in (config.tls_certificate, config.tls_key))
+        return Listening(f"{TLS}://{listen}", token, certificate, key)
+    if not insecure_loopback:
+        raise BadListening(
+            f"server.listen: {listen} is served only with TLS",
+            hint="set server.tls_certificate and server.tls_key; on a loopback address, --insecure-loopback omits TLS",
+        )
+    if not is_loopback(host.strip("[]")):
+        raise BadListening(f"--insecure-loopback: {host} is no loopback address: other hosts could read the rows")
+    return Listening(f"{PLAIN}://{listen}", token)
+
+
+def _serve(config: Config, folder: StateFolder, at: Listening, log: Log) -> None:
+    """Serve until a signal; raise the error that ends the server."""
+    stop = threading.Event()
+    reason = "stopped"
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal reason
+        reason = signal.Signals(number).name
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    with ExitStack() as stack:
+        store = stack.enter_context(StateStore.open(folder, guarded=reporting_stuck_writers(log)))
+        lock = stack.enter_context(RoleLock.acquire(folder, SERVER))
+        run = stack.enter_context(recorded(store, lock.owner, log))
+        metrics = ServerMetrics(store.identity.capture)
+        if at.location.startswith(UNIX):
+            folder.socket(SERVER).unlink(missing_ok=True)  # of a server that was killed: the lock shows that none runs
+        try:
+            server = OutboxServer(at, partial(open_once, folder), config.server.streams_max, metrics)
+        except (pa.ArrowException, OSError) as error:
+            raise BadListening(f"cannot listen at {at.location}: {str(error).splitlines()[0]}") from error
+        stack.callback(server.shutdown)
+        if config.server.metrics_port:
+            page = MetricsServer(metrics, config.metrics.host, config.server.metrics_port)
+            stack.callback(page.close)
+            log.info("serving metrics", host=config.metrics.host, port=page.port)
+        log.info("serving the outbox", at=at.location, port=server.port, capture=store.identity.capture)
+        notify(READY)
+        while not stop.wait(ALIVE_S):
+            notify(ALIVE)
+        notify(STOPPING)
+        run.reason = reason
+        log.info("stopping", reason=reason)
+
+
+def _read(name: str) -> bytes:
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise BadListening(f"{name} cannot be read: {error.strerror}") from error

@@ -1,0 +1,101 @@
+"""Requests to the outbox server and its answers: small values as JSON, headers and values as their stored bytes."""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Self
+
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.json_form import JsonForm
+from tidemark.wire.state import Beginning, Identity, OutboxLedger, Reader
+from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
+
+REQUEST_BYTES_MAX = 64 << 10
+HEADERS_MAX = 10_000  # of one answer: 1.5 MB
+RANGES_MAX = 1_000  # of one request for values
+SEQUENCE_BYTES = 8  # bytes of the sequence before a header in an answer
+
+
+class Query(Enum):
+    """The kinds of requests."""
+
+    FACTS = "facts"
+    BEGINNING = "beginning"
+    PLAN = "plan"
+    HEADERS = "headers"
+    GROUP_ENDS = "group_ends"
+    RELATION = "relation"
+    RELATIONS = "relations"
+    REGISTERED = "registered"
+    REGISTER = "register"
+    CONFIRM = "confirm"
+    CHECK_ACTIVE = "check_active"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRequest:
+    """The arguments of a request; each kind reads some of them."""
+
+    after: Sequence = NO_SEQUENCE
+    upto: Sequence = NO_SEQUENCE
+    bytes_max: int = 0
+    version: int = 0  # of a relation
+    reader: str = ""
+    is_required: bool = False
+    applied: Sequence = NO_SEQUENCE
+    replayable: Sequence = NO_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxFacts:
+    """The outbox of the server: its capture, its current name and its extent."""
+
+    identity: Identity
+    ledger: OutboxLedger
+
+    @classmethod
+    def of(cls, identity: Identity, ledger: OutboxLedger) -> Self:
+        """Return the facts, without the marks of the ledger, which no reader needs."""
+        return cls(identity, replace(ledger, marks=()))
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesRequest:
+    """The values of ranges (after, upto], in ascending order."""
+
+    ranges: tuple[tuple[Sequence, Sequence], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteError:
+    """An error of the server's side: the name of its class, its message and its hint."""
+
+    kind: str
+    message: str
+    hint: str
+
+
+REQUEST: JsonForm[OutboxRequest] = JsonForm(OutboxRequest)
+FACTS: JsonForm[OutboxFacts] = JsonForm(OutboxFacts)
+PLANNED: JsonForm[Sequence] = JsonForm(int)
+READER_FOUND: JsonForm[Reader | None] = JsonForm(Reader | None)
+BEGINNING_FOUND: JsonForm[Beginning | None] = JsonForm(Beginning | None)
+VALUES: JsonForm[ValuesRequest] = JsonForm(ValuesRequest)
+ERROR: JsonForm[RemoteError] = JsonForm(RemoteError)
+
+
+def decode_headers(packed: bytes) -> list[ValueHeader]:
+    """Return the headers of an answer, each after its sequence."""
+    size = SEQUENCE_BYTES + HEADER_BYTES
+    if len(packed) % size:
+        raise DamagedValue("headers of the outbox server", f"{len(packed)} bytes are no multiple of {size}")
+    found = []
+    for at in range(0, len(packed), size):
+        sequence = Sequence(int.from_bytes(packed[at : at + SEQUENCE_BYTES]))
+        found.append(decode_header(packed[at + SEQUENCE_BYTES : at + size], sequence))
+    return found
+
+
+def pack_header(sequence: Sequence, header: bytes) -> bytes:
+    """Return a stored header after its sequence."""
+    return sequence.to_bytes(SEQUENCE_BYTES) + header
