@@ -10,7 +10,7 @@ class Failpoint(Enum):
     LOG_RESHAPED = "log-reshaped"  # the log was rewritten for a new type; the rows that need the type are not in it yet
     LOG_APPENDED = "log-appended"
     REPLICA_RESHAPED = "replica-reshaped"
-    FILES_WRITTEN = "files-written"  # the data files of a merge or of maintenance; the commit is not written
+    FILES_WRITTEN = "files-written"  # the data files of a merge; the commit is not written
     REPLICA_CHANGED = "replica-changed"  # after each merge, append or truncation
     REWRITE_STAGED = "rewrite-staged"  # rewritten rows are staged; the replica is unchanged
     REWRITE_ENDED = "rewrite-ended"
@@ -19,3 +19,12 @@ class Failpoint(Enum):
     TABLE_RESUMED = "table-resumed"  # `_positions` records it; the request is still there
     POSITIONS_WRITTEN = "positions-written"
     CONFIRMED = "confirmed"
+
+
+class MaintenanceFailpoint(Enum):
+    """Points between two durable writes of maintenance, beside the batches."""
+
+    CHECKPOINT_WRITTEN = "checkpoint-written"
+    MAINTENANCE_WRITTEN = "maintenance-written"  # the data files that replace others; the commit is not written
+    MAINTENANCE_COMMITTED = "maintenance-committed"  # `_positions` does not record it yet
+    UNUSED_FILE_DELETED = "unused-file-deleted"

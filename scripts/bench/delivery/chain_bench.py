@@ -66,7 +66,7 @@ def row_trials(spark: SparkSession, feeding: Outbox, rows: int, server: Mapping[
     few = [name for name in whole if not name.startswith("_")] + ["_op", "_lsn"]
     named = {
         "columns, _op, _lsn": reading(few),
-        **({"columns, _op, _lsn, Flight": TypedRows(spark, few, **server)} if server else {}),
+        **({"columns, _op, _lsn, TLS": TypedRows(spark, few, **server)} if server else {}),
         "all columns": reading(),
         "before_after": reading(columns="before_after"),
     }

@@ -14,6 +14,8 @@ fresh; otherwise the exit code is 1.
 With --changing N... measure instead a batch in which N tables change: CPU and elapsed time, of log, replica and
 positions together, without Spark.
 
+With --beside FILES measure small batches while a table of that many files is maintained (`maintenance_bench`).
+
 With --replica ROWS measure instead one merge of --rows rows into a replica of that size (`replica_bench`).
 """
 
@@ -28,12 +30,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.bench.delivery import replica_bench
+from scripts.bench.delivery import maintenance_bench, replica_bench
 from scripts.bench.measuring.machine import machine
 from tests.support.lakes.aged_logs import age, lengthen, versions
 from tests.support.lakes.lakes import IDENTITY, batch
+from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import RELATION, ScriptedTable
 from tidemark.io.host.log_output import configure_logs, get_log
+from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
@@ -89,13 +93,15 @@ class MeasuredLake:
         self.removed = 0
         self._lake = Lake(str(root), IDENTITY, shape_of, constants_of)
         self.cleanup = None if keep_s is None else LogCleanup(str(root), keep_s, get_log("bench"))
+        self._maintenance = maintenance_of(str(root), LakeConfig())
 
     def apply(self, given: LakeBatch) -> float:
-        """Write a batch; return the CPU seconds, those of the clean-up included."""
+        """Write a batch; return the CPU seconds, those of the clean-up and of due maintenance included."""
         begun_s = time.process_time()
         self._lake.apply(given)
         if self.cleanup is not None:
             self.removed += self.cleanup.run(self._lake.written)
+            maintain(self._lake, self._maintenance)
         return time.process_time() - begun_s
 
 
@@ -177,6 +183,20 @@ def measure_changing(counts: Iterable[int], batches: int, root: Path) -> dict[st
     return found
 
 
+def measure_beside(files: int, rows: int, root: Path) -> dict[str, object]:
+    """Return the milliseconds of small batches while a table of `files` files is maintained."""
+    feed, lake = LakeFeed(TABLES), Lake(str(root), IDENTITY, shape_of, constants_of)
+
+    def apply() -> float:
+        given, begun_s = feed.next_batch(), time.monotonic()
+        lake.apply(given)
+        return time.monotonic() - begun_s
+
+    for _ in range(3):
+        apply()
+    return maintenance_bench.measure(root, apply, files, rows)
+
+
 def main() -> int:
     """Read the arguments, measure, print; return 1 if a ratio exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -188,6 +208,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     parser.add_argument("--replica", type=int, metavar="ROWS", help="measure a merge into a replica of this size")
     parser.add_argument("--changing", type=int, nargs="+", metavar="N", help="measure batches in which N tables change")
+    parser.add_argument("--beside", type=int, metavar="FILES", help="measure batches beside maintenance of a table")
+    parser.add_argument("--file-rows", type=int, default=50_000, help="of --beside (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=100, help="changed rows of the merge (default: %(default)s)")
     parser.add_argument("--pattern", choices=replica_bench.PATTERNS, action="append", help="default: each")
     parser.add_argument("--repeats", type=int, default=3, help="of each merge; the best counts (default: %(default)s)")
@@ -200,11 +222,13 @@ def main() -> int:
         if given.replica:
             patterns = given.pattern or replica_bench.PATTERNS
             found = replica_bench.measure(Path(folder), given.replica, given.rows, patterns, given.repeats)
+        elif given.beside:
+            found = measure_beside(given.beside, given.file_rows, Path(folder))
         elif given.changing:
             found = measure_changing(given.changing, given.batches, Path(folder))
         else:
             found = measure(given.age, given.kept, given.tables, given.batches, Path(folder))
-    if given.json or given.replica or given.changing:
+    if given.json or given.replica or given.changing or given.beside:
         json.dump({**about, **found}, sys.stdout, indent=2)
         print()
         return int(not found.get("is_within_limit", True))

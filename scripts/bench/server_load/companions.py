@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.processes.captures import Sidecar
-from tests.support.processes.forking import Process
+from tests.support.processes.forking import StartedProgram
 from tests.support.servers.postgres import SUPERUSER, Cluster, Session, sql
 from tidemark.model.lsn import Lsn, parse_lsn
 
@@ -176,7 +176,7 @@ COMPANIONS: dict[str, Companion] = {
 
 
 @contextmanager
-def _sidecar(node: MeasuredNode, options: dict[str, str]) -> Iterator[tuple[Sidecar, Process]]:
+def _sidecar(node: MeasuredNode, options: dict[str, str]) -> Iterator[tuple[Sidecar, StartedProgram]]:
     """Run a sidecar with a new state, and wait until it streams."""
     with tempfile.TemporaryDirectory(dir=node.scratch) as folder:
         running = Sidecar(node.cluster, DATABASE, Path(folder), copy=False, **options)
@@ -216,7 +216,7 @@ def _client(node: MeasuredNode, program: str, *arguments: str) -> Iterator[subpr
             process.kill()
 
 
-def _streaming(node: MeasuredNode, process: Process) -> RunningReader:
+def _streaming(node: MeasuredNode, process: StartedProgram) -> RunningReader:
     """Return the reader with the only walsender, once it streams."""
     _wait_for_stream(node)
     return RunningReader(process.pid, partial(_sent_lsn, node))
@@ -239,7 +239,7 @@ def _wait_for_no_stream(node: MeasuredNode) -> None:
 
 
 @contextmanager
-def _held(process: Process) -> Iterator[None]:
+def _held(process: StartedProgram) -> Iterator[None]:
     process.send_signal(signal.SIGSTOP)
     try:
         yield

@@ -53,10 +53,10 @@ class ScriptedLake:
         self.update(0, "first")
         self.update(1, "second")
 
-    def update(self, key: int, note: str) -> None:
+    def update(self, key: int, note: str, lake: Lake | None = None) -> None:
         self.table.commit()
         self.table.update((key,), {2: note})
-        self.apply_pending()
+        self.apply_pending(lake)
 
     def recopy(self, generation: int = 2) -> None:
         """Copy the source's rows as another generation."""
@@ -69,8 +69,8 @@ class ScriptedLake:
         assert fault is not None
         self.accepted[f"{DATABASE}.{RELATION}"] = str(fault.position)
 
-    def apply_pending(self) -> None:
-        (self._lake or new_lake(self.root, self.accepted)).apply(batch(self.pending()))
+    def apply_pending(self, lake: Lake | None = None) -> None:
+        (lake or self._lake or new_lake(self.root, self.accepted)).apply(batch(self.pending()))
         self.applied()
 
     def pending(self) -> list[Delivered]:

@@ -10,14 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.lake.test_lake_changes import FOLDER, OTHER, ScriptedLake, id_of, new_lake
-from tests.support.lakes.aged_logs import lengthen
 from tests.support.lakes.lakes import batch, log_rows, replica_rows
+from tests.support.lakes.maintained import maintain
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.table_errors import LakeFailed
-from tidemark.pipeline.sinks.table_writes import COMPACT_EVERY
 
 Damage = Callable[[Path], None]
 
@@ -69,11 +68,12 @@ def test_only_a_replica_with_a_damaged_file_diverges_and_a_new_copy_repairs_it(t
 
 
 @pytest.mark.feature("L01")
-def test_a_log_whose_missing_file_is_found_by_compaction_restarts_with_a_break(tmp_path: Path) -> None:
+def test_a_log_whose_missing_file_is_found_by_maintenance_restarts_with_a_break(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
-    lengthen(Path(fed.path("log")), COMPACT_EVERY - fed.delta("log").version() - 1)
     data_files(fed, "log")[0].unlink()
-    fed.update(5, "compacted")
+    lake = new_lake(tmp_path)
+    fed.update(5, "in another file", lake)
+    maintain(lake)
     assert fed.state() is TableState.DIVERGED
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
     fed.accept_break()

@@ -55,7 +55,7 @@ def test_properties_name_the_source_and_each_commit_its_position(
         assert properties["tidemark.capture"] == CAPTURE
         assert properties["tidemark.source"] == f"{IDENTITY.system_identifier}/shop/public.Orders"
         assert delta.history(1)[0]["tidemark.position"] == str(position_after(table.items[-1]))
-    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(table_writes, "EXPIRE_EVERY", 1)
     table.cut()
     table.relation = replace(table.relation, name="renamed")
     table.commit()

@@ -53,7 +53,7 @@ def fed(
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> ScriptedTable:
     """Return a table with transactions of several ages; its log and replica are maintained in each batch."""
-    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(table_writes, "EXPIRE_EVERY", 1)
     made = ScriptedTable()
     for key, age_days in enumerate((10, KEEPS_DAYS + 0.1, KEEPS_DAYS - 0.1, 0)):
         committed(made, key, age_days)

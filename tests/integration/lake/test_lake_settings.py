@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows
+from tests.support.lakes.maintained import maintain
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
 from tidemark.io.state.accepted_breaks import log_key
@@ -17,7 +18,7 @@ from tidemark.pipeline.driver.settings_check import BadTableSettings, check_sett
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.sinks import table_writes, targets
+from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
@@ -36,12 +37,14 @@ class SettledLake:
     accepted: dict[str, str] = field(default_factory=dict)
     _landed: int = 0
 
-    def land(self, settings: LakeTableConfig) -> TablePosition:
+    def land(self, settings: LakeTableConfig, *, maintained: bool = False) -> TablePosition:
         """Write the new changes, then all of them again, which changes nothing; return the table's position."""
         new = self.news()
         for _ in range(2):
             lake = self.open(settings)
             lake.apply(batch(new))
+            if maintained:
+                maintain(lake)
         return lake.positions.tables[DATABASE, self.table.oid]
 
     def news(self) -> Items[Delivered]:
@@ -202,13 +205,11 @@ def test_files_of_a_replica_are_sorted_by_the_cluster_columns(settled: SettledLa
     settled.assert_replica_equals_table()
 
 
-def test_maintenance_sorts_files_by_the_cluster_columns(settled: SettledLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_sorts_files_by_the_cluster_columns(settled: SettledLake) -> None:
     for key, note in ((1, "b"), (2, "c"), (3, "a")):
         settled.table.insert({1: key, 2: note, 3: None})
         settled.table.commit()
-        if key == 3:
-            monkeypatch.setattr(table_writes, "COMPACT_EVERY", 1)
-        settled.land(clustered("note"))
+        settled.land(clustered("note"), maintained=key == 3)
     assert notes_by_file(settled) == [["a", "b", "c"]]
     settled.assert_replica_equals_table()
 

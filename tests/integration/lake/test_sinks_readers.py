@@ -7,11 +7,12 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
+from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, Value
+from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.applied import read_applied
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
-from tidemark.pipeline.sinks import table_writes
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -84,26 +85,29 @@ def test_the_positions_table_pairs_each_position_with_the_matching_versions(tmp_
         assert max(r["_commit_lsn"] for r in log.to_pyarrow_table().to_pylist()) == row["commit_lsn"]
 
 
-def test_compaction_of_files_keeps_rows_and_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 5)
+def test_maintenance_of_files_keeps_rows_and_position(tmp_path: Path) -> None:
     table, batches, _ = story()
     for some in batches:
         new_lake(tmp_path).apply(batch(some))
-        new_lake(tmp_path).apply(batch(some))  # a repeated batch finds the position after a compaction, too
+        lake = new_lake(tmp_path)
+        lake.apply(batch(some))  # a repeated batch finds the position after maintenance, too
+        maintain(lake)
     assert replica_rows(tmp_path, FOLDER) == table.expected()
     assert len(log_rows(tmp_path, FOLDER)) == table.changes
     assert len(DeltaTable(str(tmp_path / FOLDER / "log")).file_uris()) < BATCHES
 
 
-def test_a_table_with_several_commits_a_batch_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_writes, "COMPACT_EVERY", 4)
+def test_a_table_with_several_commits_a_batch_is_due_when_they_pass_the_number(tmp_path: Path) -> None:
     table, applied_count = ScriptedTable(), 0
+    maintenance = maintenance_of(str(tmp_path), LakeConfig(maintain_commits=4))
     for n in range(BATCHES):  # versions 1, 3, 5, ...: none is a multiple
         if n:
             table.truncate()
         table.insert({1: n, 2: "new", 3: None})
         table.commit()
         delivered = table.delivered()
-        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(delivered[applied_count:]))
+        lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0)
+        lake.apply(batch(delivered[applied_count:]))
+        maintain(lake, maintenance)
         applied_count = len(delivered)
     assert len(list((tmp_path / FOLDER / "replica").glob("*.parquet"))) < BATCHES / 2

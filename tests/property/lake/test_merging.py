@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from decimal import Decimal
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 import pyarrow as pa
 import pytest
@@ -156,7 +157,7 @@ def test_merges_appends_and_maintenance_have_the_effect_of_a_dict(kind: str, dat
         merged = Merged(folder, kinds)
         for number, step in enumerate(steps):
             if step == "maintain":
-                recluster(merged.opened(), merged.key)
+                recluster(merged.opened(), merged.key, Lock())
             elif step == "optimize":
                 DeltaTable(folder).optimize.compact(target_size=200)  # another program's maintenance
             elif step == "insert":

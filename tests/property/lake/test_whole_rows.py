@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 import pyarrow as pa
 import pytest
@@ -173,7 +174,7 @@ def test_a_delete_removes_exactly_one_equal_row(
                 both.commit()
             elif change == "maintain":
                 both.commit()
-                recluster(LakeTable(root, APP), both.sorted_by)
+                recluster(LakeTable(root, APP), both.sorted_by, Lock())
                 both.check()
             elif present:
                 old = data.draw(st.sampled_from(present))

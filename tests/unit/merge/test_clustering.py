@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from tidemark.pipeline.lake.file_format import FILE_BYTES
 from tidemark.pipeline.merge import clustering
 from tidemark.pipeline.merge.clustering import DEPTH_MAX, crowds, neighbours, planned
 from tidemark.pipeline.merge.data_files import FileReader
@@ -45,19 +46,17 @@ def test_a_crowd_includes_the_files_that_begin_or_end_with_its_key() -> None:
     assert list(crowds(keyed_files(*ends, begins, *around, *beside))) == [list(range(DEPTH_MAX + 2))]
 
 
-def test_neighbours_are_combined_up_to_the_bounds_of_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_are_combined_up_to_the_bounds_of_rows_and_bytes() -> None:
     files = keyed_files(*((10 * number, 10 * number + 9, 2) for number in range(6)))
-    assert list(neighbours(files, 4, ())) == [[0, 1], [2, 3], [4, 5]]
-    assert list(neighbours(files, 5, {2})) == [[0, 1], [3, 4], [5]]
-    monkeypatch.setattr(clustering, "FILE_BYTES", 3 * 2 * BYTES)
-    assert list(neighbours(files, 100, ())) == [[0, 1, 2], [3, 4, 5]]
-    monkeypatch.setattr(clustering, "FILE_BYTES", 3 * 2 * BYTES - 1)
-    assert list(neighbours(files, 100, ())) == [[0, 1], [2, 3], [4, 5]]
+    assert list(neighbours(files, 4, (), FILE_BYTES)) == [[0, 1], [2, 3], [4, 5]]
+    assert list(neighbours(files, 5, {2}, FILE_BYTES)) == [[0, 1], [3, 4], [5]]
+    assert list(neighbours(files, 100, (), 3 * 2 * BYTES)) == [[0, 1, 2], [3, 4, 5]]
+    assert list(neighbours(files, 100, (), 3 * 2 * BYTES - 1)) == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_a_file_over_the_bounds_is_not_combined_with_its_neighbours() -> None:
     files = keyed_files((0, 9, 1), (10, 19, ROWS_MAX + 1), (20, 29, 1), (30, 39, 1))
-    assert list(neighbours(files, ROWS_MAX, ())) == [[0], [2, 3]]
+    assert list(neighbours(files, ROWS_MAX, (), FILE_BYTES)) == [[0], [2, 3]]
 
 
 def test_a_call_spends_its_bounds_only_on_files_that_it_combines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +70,11 @@ def test_a_call_spends_its_bounds_only_on_files_that_it_combines(monkeypatch: py
             assert planned(files, ROWS_MAX) == [[3, 4]]
             patch.setattr(clustering, name, 2 * row - 1)
             assert planned(files, ROWS_MAX) == []
+
+
+def test_a_run_of_more_bytes_than_a_call_may_rewrite_is_combined_in_parts() -> None:
+    files = keyed_files(*((10 * number, 10 * number + 9, 2) for number in range(6)))
+    assert planned(files, 100, 3 * 2 * BYTES) == [[0, 1, 2]]
 
 
 def test_a_crowd_of_which_the_bounds_allow_one_file_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
-from tidemark.pipeline.lake import positions as positions_module
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.positions import FOLDER, LakeOfAnother, Positions, TablePosition, TableState
@@ -197,12 +196,3 @@ def test_a_change_by_another_writer_before_a_commit_is_overwritten(lake: Path, m
     disturbed(monkeypatch, 1, lambda: delete(lake))
     opened(lake).write(OUTBOX, [ORDERS], APPLIED)
     assert_as_written(lake)
-
-
-def test_replaced_files_are_removed_at_regular_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions_module, "VACUUM_EVERY", 4)
-    found, counts = Positions(str(tmp_path), IDENTITY, keep_hours=0), []
-    for _ in range(5):  # NB: removing files takes two commits
-        found.write(OUTBOX, [ORDERS], APPLIED)
-        counts.append(len(list((tmp_path / FOLDER).glob("*.parquet"))))
-    assert counts == [2, 3, 4, 1, 2]

@@ -48,6 +48,9 @@ class LakeConfig:
 
     tables: tuple[LakeTableConfig, ...] = ()
     slow_write_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    maintain_commits: Annotated[int, Meta(ge=0, le=100_000)] = 100
+    maintain_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 30)] = 64 << 20
+    maintain_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
 
     def settings_of(self, qualified_name: str) -> LakeTableConfig:
         """Return the settings of a table: of the first pattern that matches its name, else the defaults."""

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from deltalake.transaction import AddAction, RemoveAction
@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 OPERATION = "WRITE"
 ENGINE = "tidemark"
 CHECKPOINT_EVERY = 50  # commits. Opening a table reads those since: 0.3 ms of CPU each; a checkpoint takes 14 ms
+CHECKPOINT_BEHIND = 4 * CHECKPOINT_EVERY  # where maintenance writes checkpoints: if it is late, the stream does
 
 
 @dataclass(slots=True)
@@ -42,6 +43,16 @@ def write_commit(
     """Commit `change` as the file `path`; raise `FileExistsError` if there is such a commit.
 
     The content is durable when the commit becomes visible; its entry in the folder is not yet.
+    """
+    with staged_commit(path, change, transactions, metadata, token) as staged:
+        os.link(staged, path)
+
+
+@contextmanager
+def staged_commit(
+    path: str, change: FileChange, transactions: Mapping[str, int], metadata: Mapping[str, str], token: int
+) -> Iterator[str]:
+    """Write a commit under another name than `path`, and yield that name; the content is durable.
 
     `transactions` are the application transactions by name, `metadata` further fields of `commitInfo`. `token`
     distinguishes this commit from all others.
@@ -53,7 +64,7 @@ def write_commit(
         with open(staged, "xb", buffering=0) as file:  # noqa: PTH123 - a Path costs more than the commit's file
             file.write(text.encode())
             os.fdatasync(file.fileno())
-        os.link(staged, path)
+        yield staged
     finally:
         with suppress(FileNotFoundError):
             os.unlink(staged)  # noqa: PTH108

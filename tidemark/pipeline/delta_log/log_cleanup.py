@@ -62,7 +62,7 @@ class LogCleanup:
     """Removes old commits from the logs of one lake; used by one thread."""
 
     def __init__(self, root: str, keep_s: float, log: Log) -> None:
-        self._root = Path(root)
+        self.root = Path(root)
         self._keep_s = keep_s
         self._log = log
         self._logs: dict[str, _DeltaLog] = {}
@@ -92,7 +92,7 @@ class LogCleanup:
     def _record(self, folder: str, version: int) -> int:
         """Record the present version of a table; return the number of commits since the last record."""
         known = self._logs.get(folder)
-        path = self._root / folder / LOG_FOLDER
+        path = self.root / folder / LOG_FOLDER
         try:
             inode = path.stat().st_ino
         except OSError:
@@ -122,7 +122,7 @@ class LogCleanup:
 
     def _base(self, path: Path, names: Iterable[str], recorded: int) -> int:
         """Return the version below which nothing is needed; 0 if there is none. Create a missing checkpoint."""
-        last = _last_checkpoint(path)
+        last = last_checkpoint(path)
         if last is None or recorded - last > CHECKPOINT_BEHIND_MAX:
             DeltaTable(str(path.parent)).create_checkpoint()  # becomes a base when it is old enough
             return 0
@@ -179,7 +179,7 @@ def _below(names: Iterable[str], base: int) -> Iterator[str]:
             yield name
 
 
-def _last_checkpoint(path: Path) -> int | None:
+def last_checkpoint(path: Path) -> int | None:
     """Return the version that `_last_checkpoint` names, if that is a readable checkpoint in one file."""
     try:
         named = json.loads((path / LAST_CHECKPOINT).read_bytes())

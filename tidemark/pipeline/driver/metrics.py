@@ -22,6 +22,10 @@ TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
 TABLES_PAUSED = "tidemark_pipeline_tables_paused"
 RESTARTS = "tidemark_pipeline_restarts_total"
 EXECUTORS = "tidemark_pipeline_executors"
+MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
+MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
+MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
+MAINTENANCE_RUNNING = "tidemark_pipeline_maintenance_running"
 
 
 class PipelineMetrics:
@@ -56,6 +60,14 @@ class PipelineMetrics:
             DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."
         )
         self.restarts = self._counter(RESTARTS, "Restarts of the query after a failure.")
+        self.maintenance_steps = self._counter(MAINTENANCE_STEPS, "Steps of the maintenance of tables.")
+        self.maintenance_conflicts = self._counter(
+            MAINTENANCE_CONFLICTS, "Steps of maintenance that yielded to the stream, and are repeated later."
+        )
+        self.maintenance_failures = self._counter(
+            MAINTENANCE_FAILURES, "Steps of maintenance that failed, and are repeated later."
+        )
+        self.maintenance_running = self._gauge(MAINTENANCE_RUNNING, "1 while the maintenance of tables runs.")
 
     def _gauge(self, name: str, description: str) -> Gauge:
         return Gauge(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)

@@ -38,7 +38,7 @@ from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, Settings, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
-from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
 
 REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        arm_from_environment(Failpoint, WritePoint)
+        arm_from_environment(Failpoint, MaintenanceFailpoint, WritePoint)
         _run(given, stop, log)
     except SparkGone as error:
         log.warning("spark died", **describe_error(error))

@@ -30,17 +30,19 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
+from tidemark.pipeline.driver.maintenance import Maintenance
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
-from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
+from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.settings_check import check_settings, unmatched_patterns
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.source.format import OutboxSource
@@ -102,6 +104,7 @@ class Pipeline:
         self._progress = progress
         self._log = log
         self._stop = threading.Event()  # replaced by the caller's in `run`
+        self._locks = TableLocks()
         self._paused = PausedTables(outbox, settings.state, settings.reader, paused_bytes(settings, outbox))
         self._lake = self._open_lake()
         self._paused.close_old_requests(self._lake)
@@ -110,7 +113,8 @@ class Pipeline:
         check_settings(settings.lake_config, settings.lake, tables.values())
         for pattern in unmatched_patterns(settings.lake_config, tables.values()):
             log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
-        self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
+        cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
+        self._maintenance = Maintenance(settings.lake_config, self._locks, cleanup, metrics, log)
         self._outbox_id = outbox.outbox_id  # when the query started
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
         self._in_batch = threading.Lock()
@@ -119,8 +123,16 @@ class Pipeline:
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
-        failed, self._stop = 0, stop
+        self._stop = stop
         self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
+        with self._maintenance.running():
+            self._run_queries(spark, stop)
+        if self._settings.once:
+            self._maintenance.complete(stop.is_set)
+            self._record_maintenance()
+
+    def _run_queries(self, spark: SparkSession, stop: threading.Event) -> None:
+        failed = 0
         while not stop.is_set():
             if not self._has_space():
                 stop.wait(POLL_S)
@@ -190,6 +202,7 @@ class Pipeline:
             accepted=partial(accepted_breaks, self._settings.state, self._settings.reader),
             is_over=self._stop.is_set,
             config=self._settings.lake_config,
+            locks=self._locks,
         )
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
@@ -206,6 +219,7 @@ class Pipeline:
             while query.isActive and not stop.is_set():
                 notify(ALIVE)
                 self._executors.check(spark)
+                self._record_maintenance()
                 if not self._resume():
                     stop.wait(POLL_S)
         finally:
@@ -228,7 +242,7 @@ class Pipeline:
                 return False
             report_changes(self._log, before, self._lake.positions.tables)
             self._confirm(NO_SEQUENCE)
-            self._cleanup.run(self._lake.written)
+            self._report_written()
             return True
         finally:
             self._in_batch.release()
@@ -277,9 +291,28 @@ class Pipeline:
                 continue
             self._land_portion(feed, replayable)
             self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
-            self._cleanup.run(self._lake.written)
+            self._report_written()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write
+
+    def _report_written(self) -> None:
+        self._maintenance.report(self._lake.written, self._lake.upkeep)
+
+    def _take_maintenance(self) -> bool:
+        results = self._maintenance.take_results()
+        if results is not None:
+            self._lake.record_maintenance(results.committed, results.damaged)
+        return results is not None
+
+    def _record_maintenance(self) -> None:
+        """Record the results of maintenance in `_positions`, if no batch does."""
+        if self._in_batch.acquire(blocking=False):
+            try:
+                if self._take_maintenance():
+                    self._lake.refresh()
+                    self._report_written()
+            finally:
+                self._in_batch.release()
 
     def _contains(self, feed: Feed) -> bool:
         """Return whether the lake contains all of a portion."""
@@ -295,6 +328,7 @@ class Pipeline:
         before = lake.positions.tables
         self._paused.give_up_oldest(lake)
         self._paused.resume_copied(lake, feed.lake_batch.items)
+        self._take_maintenance()
         lake.apply(feed.lake_batch)
         report_changes(self._log, before, lake.positions.tables)
         self._confirm(replayable)
@@ -363,11 +397,3 @@ def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
     if positions.outbox in ("", outbox.outbox_id):
         return positions.applied.sequence
     return outbox.ledger().trimmed
-
-
-def is_alive(spark: SparkSession) -> bool:
-    """Return whether the JVM answers."""
-    try:
-        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public method
-    except (Py4JError, OSError):
-        return False

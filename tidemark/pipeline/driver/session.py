@@ -120,3 +120,11 @@ def _python_path() -> list[str]:
     ours = str(Path(tidemark.__file__).parent.parent)
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return given if ours in given else [ours, *given]
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Return whether the JVM answers."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public method
+    except (Py4JError, OSError):
+        return False

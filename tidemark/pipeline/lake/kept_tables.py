@@ -10,9 +10,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from threading import Lock
 
+from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_BEHIND
 from tidemark.pipeline.delta_log.commits import has_commit, log_stamp
 from tidemark.pipeline.delta_log.lineage import Recorded
-from tidemark.pipeline.lake.lake_table import NO_PROPERTIES, LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.table_properties import NO_PROPERTIES
 
 KEPT_MAX = 2048  # a log and a replica of 1,000 tables; each needs 0.03 MB, and 0.7 MB with 2,000 files
 
@@ -38,7 +40,7 @@ class KeptTables:
         ):
             table.begin_batch(properties)
             return table
-        return LakeTable(uri, app, recorded, properties=properties)
+        return LakeTable(uri, app, recorded, properties=properties, checkpoint_every=CHECKPOINT_BEHIND)
 
     def keep(self, table: LakeTable) -> None:
         """Keep a table whose last write succeeded."""

@@ -35,7 +35,6 @@ from tidemark.pipeline.delta_log.lineage import (
     Recorded,
     TableDiverged,
     check_lineage,
-    check_restrictions,
 )
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, is_of_host
@@ -43,11 +42,9 @@ from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_en
 from tidemark.pipeline.lake.file_list import changed, listed
 from tidemark.pipeline.lake.file_writing import fitted, removal, write_file
 from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, table_failure
+from tidemark.pipeline.lake.table_properties import KEEP_HOURS, NO_PROPERTIES, table_properties
 
-KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
-NO_PROPERTIES: Mapping[str, str] = {}
-CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties that name the source
 _DELETION_VECTORS = "deletionVectors"
 
 
@@ -59,27 +56,10 @@ def table_id(uri: str) -> str:
         raise LakeFailed(f"{uri}: {first_reason(str(error))}") from error
 
 
-def check_writable(uri: str) -> None:
-    """Raise `TableStopped` if a property of the table at `uri` restricts writes."""
-    if table_id(uri):
-        check_restrictions(uri, DeltaTable(uri))
-
-
 def quoted(name: str, alias: str = "") -> str:
     """Return `name` as an identifier in delta-rs's SQL."""
     identifier = '"' + name.replace('"', '""') + '"'
     return f"{alias}.{identifier}" if alias else identifier
-
-
-def table_properties(keep_hours: int) -> dict[str, str]:
-    """Return the properties of Tidemark's tables; replaced files are kept for `keep_hours`."""
-    return {
-        "delta.logRetentionDuration": "interval 1 days",  # for other engines; Tidemark uses `log_cleanup`
-        "delta.enableExpiredLogCleanup": "false",  # delta-rs would remove commits that `_positions` still needs
-        "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-        # A checkpoint lists files removed within this time; at two commits a second, a week would be a million files.
-        "delta.deletedFileRetentionDuration": f"interval {keep_hours} hours",
-    }
 
 
 OpenTable = Callable[[str, str, Recorded | None], "LakeTable"]
@@ -97,14 +77,16 @@ class LakeTable:
         *,
         version: int | None = None,
         properties: Mapping[str, str] = NO_PROPERTIES,
+        checkpoint_every: int | None = None,
     ) -> None:
         """Open the table, or an older `version`; with `recorded` check that the table matches that record.
 
-        `properties` describe the table's source; they are set when it is created, and by `forget_files`.
+        `properties` describe the table's source; they are set when it is created, and by `set_properties`. Commits
+        written here are followed by a checkpoint at every `checkpoint_every` versions, by default `CHECKPOINT_EVERY`.
         """
         self.uri = uri
         self.app = app
-        self._properties = properties
+        self._properties, self._checkpoint_every = properties, checkpoint_every
         self._delta: DeltaTable | None = None
         self._ahead = 0  # own commits that `_delta` lacks
         self._schema: pa.Schema | None = None
@@ -286,7 +268,7 @@ class LakeTable:
         """Return whether the table has the columns of `rows`, and files that a commit of Tidemark can replace."""
         if self._delta is None or self._is_partitioned or rows.nbytes > FILE_BYTES:
             return False
-        return bool(rows.schema.equals(self.schema, check_metadata=True)) and not self._has_deletion_vectors()
+        return bool(rows.schema.equals(self.schema, check_metadata=True)) and not self.has_deletion_vectors()
 
     def add_columns(self, fields: Sequence[pa.Field], applied: Applied) -> None:
         """Add columns that are NULL in every existing row."""
@@ -302,10 +284,11 @@ class LakeTable:
 
     def remove_deletion_vectors(self) -> None:
         """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
-        if self._has_deletion_vectors():
+        if self.has_deletion_vectors():
             self.overwrite(self.scan(), self.applied)
 
-    def _has_deletion_vectors(self) -> bool:
+    def has_deletion_vectors(self) -> bool:
+        """Return whether a file has a deletion vector, with which rows of it do not count."""
         if self._files is not None:
             return False  # no commit since they were listed has changed the protocol
         features = self.delta.protocol().reader_features or []
@@ -326,15 +309,10 @@ class LakeTable:
             passed(Failpoint.FILES_WRITTEN)
             self._commit_files(change, applied, token)
 
-    def forget_files(self, hours: int = 0, *, orphans: bool = False) -> None:
-        """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers.
-
-        With `orphans` also delete files as old that no commit has added, which a kill before the commit leaves.
-        """
-        if hours:
-            self._set_properties({**table_properties(hours), **self._properties})
+    def forget_files(self, hours: int = 0) -> None:
+        """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers."""
         with self._translated():
-            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=orphans)
+            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
             self._make_durable()
 
     def compact(self, keep_hours: int) -> None:
@@ -342,10 +320,12 @@ class LakeTable:
         with self._translated():
             sample = pa.Table.from_batches(islice(self.scan(), 1), self.schema).slice(0, SAMPLE_ROWS)
             self.delta.optimize.compact(target_size=FILE_BYTES, writer_properties=properties_for(sample))
+        self.set_properties(keep_hours)
         self.forget_files(keep_hours)
 
-    def _set_properties(self, wanted: Mapping[str, str]) -> None:
+    def set_properties(self, keep_hours: int) -> None:
         """Set differing properties: another version of Tidemark may have created the table."""
+        wanted = {**table_properties(keep_hours), **self._properties}
         configuration = self.delta.metadata().configuration
         changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
         if changed:
@@ -391,7 +371,7 @@ class LakeTable:
             self._files = changed(self._files, change, self._file_fields)
         sync_folder(os.path.dirname(path))  # noqa: PTH120 - called in each commit
         self._durable = self.version
-        if self.version % CHECKPOINT_EVERY == 0:
+        if self.version % (self._checkpoint_every or CHECKPOINT_EVERY) == 0:
             self.delta.create_checkpoint()
             sync_checkpoint(self.uri, self.version)
 

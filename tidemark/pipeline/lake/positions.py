@@ -16,6 +16,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_BEHIND
 from tidemark.pipeline.delta_log.commits import has_commit, read_commit
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged
 from tidemark.pipeline.lake.faults import (
@@ -29,7 +30,7 @@ from tidemark.pipeline.lake.faults import (
     parse_target,
     target_columns,
 )
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS, REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.wire.state import Identity
 
@@ -61,7 +62,6 @@ SCHEMA = pa.schema(
         pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
     ]
 )
-VACUUM_EVERY = 500  # commits; each leaves one small file behind
 
 
 class LakeOfAnother(ConfigError):
@@ -143,11 +143,10 @@ TableId = tuple[Oid, Oid]
 class Positions:
     """The positions table at its last write; raises `LakeOfAnother` if the lake belongs to another than `identity`."""
 
-    def __init__(self, root: str, identity: Identity, keep_hours: int = KEEP_HOURS) -> None:
-        self._keep_hours = keep_hours
+    def __init__(self, root: str, identity: Identity) -> None:
         self._root = root
         self._uri, self._app = f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions"
-        self._table = LakeTable(self._uri, self._app)
+        self._table = LakeTable(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
@@ -179,8 +178,6 @@ class Positions:
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
         self._overwrite(self._rows_of(outbox, tables.values(), applied), applied)
         self.tables, self.outbox = tables, outbox
-        if self._table.version % VACUUM_EVERY == 0:
-            self._table.forget_files(self._keep_hours)
 
     def _overwrite(self, rows: pa.Table, applied: Applied) -> None:
         for reopened in range(REOPENED_MAX + 1):
@@ -245,7 +242,7 @@ class Positions:
             raise
 
     def _reopen(self) -> None:
-        self._table = LakeTable(self._uri, self._app)
+        self._table = LakeTable(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         if self._table.exists:
             self._check_owner(self._table.scan().read_all().to_pylist())
 

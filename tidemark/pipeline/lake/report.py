@@ -21,9 +21,10 @@ from tidemark.pipeline.delta_log.damage import damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION
 from tidemark.pipeline.lake.faults import FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, messages_app, table_app
-from tidemark.pipeline.lake.lake_table import SOURCE, LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, TYPE
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
+from tidemark.pipeline.lake.table_properties import SOURCE
 from tidemark.wire.state import Identity
 
 LakeReport = None | bool | int | float | str | Sequence["LakeReport"] | Mapping[str, "LakeReport"]

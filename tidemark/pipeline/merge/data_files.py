@@ -86,9 +86,13 @@ class FileWriter:
     def write(self, rows: pa.Table) -> list[AddAction]:
         """Write `rows` in as few files as the bounds permit; return the actions that add them."""
         rows = ordered(rows, self._key)
-        fitting = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
-        ends = np.linspace(0, rows.num_rows, -(-rows.num_rows // fitting) + 1).astype(np.int64).tolist()
+        ends = np.linspace(0, rows.num_rows, self.count(rows) + 1).astype(np.int64).tolist()
         return [self._write(rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
+
+    def count(self, rows: pa.Table) -> int:
+        """Return the number of files that the bounds require for `rows`."""
+        fitting: int = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
+        return int(-(-rows.num_rows // fitting))
 
     def _write(self, rows: pa.Table) -> AddAction:
         if self._encodings is None:

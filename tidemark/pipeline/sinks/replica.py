@@ -53,7 +53,6 @@ from tidemark.pipeline.lake.layout import (
     with_comments,
 )
 from tidemark.pipeline.lake.row_identity import RowIdentity, row_identity
-from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.compaction import compact, only_adds
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, merge_whole_rows, rows_of
 from tidemark.pipeline.merge.whole_rows import net_rows
@@ -112,13 +111,10 @@ class Replica:
             table = self._step(table, step)
         return table
 
-    def maintain(self, table: LakeTable, keep_hours: int) -> None:
-        """Combine files of the table that `apply` returned, and delete files that are unused for `keep_hours`."""
-        if self._identity is not None and table.uri == self.uri and table.exists:
-            recluster(table, self._identity.sorted_by)
-            table.forget_files(keep_hours, orphans=True)
-        else:
-            table.compact(keep_hours)
+    @property
+    def sorted_by(self) -> tuple[str, ...]:
+        """Return the columns by which files are sorted, as of the last step; () without a step or a key."""
+        return self._identity.sorted_by if self._identity is not None else ()
 
     def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
         self._identity = row_identity(step.relation, self._cluster)

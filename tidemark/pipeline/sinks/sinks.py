@@ -23,13 +23,15 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.commits import has_commit
+from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.lake.table_properties import KEEP_HOURS
 from tidemark.pipeline.sinks.lake_batch import (
     LakeBatch,
     LakeItem,
@@ -41,7 +43,7 @@ from tidemark.pipeline.sinks.lake_batch import (
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.table_states import breaks_after, diverged_table, fault_state, state_after
-from tidemark.pipeline.sinks.table_writes import TableWrites
+from tidemark.pipeline.sinks.table_writes import TableWrites, Upkeep
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.state import Identity
@@ -68,16 +70,18 @@ class Lake:
         is_over: Callable[[], bool] = lambda: False,
         config: LakeConfig = DEFAULT_LAKE,
         slow_writes: SlowWrites | None = None,
+        locks: TableLocks | None = None,
     ) -> None:
         """`databases`: names; a database without a name is called by its OID, one without a dialect has that of UTF-8.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
         breaks in logs that the operator accepted: for a log's key the position before the break. Long optional work
         ends once `is_over` returns true. `config` has the settings of tables. `slow_writes` finds those that lag.
+        `locks` are shared with maintenance beside the lake; without them there is none.
         """
         self.root = root.rstrip("/")
         named = {} if databases is None else databases
-        self.positions = Positions(self.root, identity, keep_hours)
+        self.positions = Positions(self.root, identity)
         self._folders = LakeFolders(self.root, identity.capture, named, self.positions)
         self._writes = TableWrites(
             self.root,
@@ -91,13 +95,16 @@ class Lake:
             keep_hours=keep_hours,
             accepted=accepted,
             config=config,
+            locks=locks or TableLocks(),
         )
+        self._writes.upkeep[POSITIONS] = Upkeep("", NEVER_WRITTEN, (), 0, keep_hours)
         self._is_over = is_over
         self._clock = SystemClock()
         self._slow_writes = slow_writes or SlowWrites(config.slow_write_s)
         self._write_s = LONG_WRITE_S + 1.0  # of a log or replica in the last batch; the first batch opens all
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
+        self._maintained: set[str] = set()  # folders with commits of maintenance that `_positions` does not record
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
 
     @property
@@ -161,6 +168,7 @@ class Lake:
             since = OutboxSequence(batch.items[0][0] - 1) if batch.items else batch.end
             self.give_up(self.paused.keys(), "another outbox continues the lake, without the changes of its pause")
         split = split_items(batch.items)
+        self._add_maintained(split)
         self._add_stopped(split)
         self._add_changed(split)
         self._choose_folders(split)
@@ -223,6 +231,27 @@ class Lake:
         self._touched = touched
         beside = (outcome.beside for outcome in outcomes)
         self._beside = [(str(Path(uri).relative_to(self.root)), version) for uri, version in filter(None, beside)]
+
+    @property
+    def upkeep(self) -> Mapping[str, Upkeep]:
+        """Return how each Delta table is maintained that was written, by its folder below the root."""
+        return self._writes.upkeep
+
+    def record_maintenance(self, committed: Collection[str], damaged: Mapping[str, str]) -> None:
+        """Let the next batch record the tables to which maintenance committed, and those that it found damaged."""
+        self._maintained |= {*committed, *damaged}
+        self._writes.report_damage(damaged)
+
+    def refresh(self) -> None:
+        """Record the present versions of tables without a batch, so that `_positions` keeps no old version."""
+        applied = self.positions.applied
+        self.apply(LakeBatch(self.positions.outbox, applied.sequence, applied.position, []))
+
+    def _add_maintained(self, split: SplitBatch) -> None:
+        maintained, self._maintained = self._maintained, set()
+        for of, known in self.positions.tables.items() if maintained else ():
+            if any(folder in maintained for folder, _ in delta_tables(known)):
+                split.add(of)
 
     def _add_stopped(self, split: SplitBatch) -> None:
         """Add stopped tables without items: their restriction may have been removed."""

@@ -5,6 +5,7 @@ batch. `sinks` decides what is written and records the outcomes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,16 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault
 from tidemark.pipeline.lake.folders import LOG, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.kept_tables import KeptTables
-from tidemark.pipeline.lake.lake_table import CAPTURE, SOURCE, LakeTable, OpenTable
+from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import Positions, TableId
+from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
@@ -41,10 +45,31 @@ from tidemark.wire.state import Identity
 if TYPE_CHECKING:
     from tidemark.model.relation import Relation
 
-COMPACT_EVERY = 100  # commits of one table
+EXPIRE_EVERY = 100  # commits of one table between two deletions of expired rows
+LOG_FILE_ROWS = 1 << 20  # of a log
+
+LOG_KEY = ("_tli", "_commit_lsn", "_ordinal")
 
 WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
 """Writes items to a log or replica, or determines why that is not possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """How the files of a log or replica are maintained: sorted by `key`, with at most `rows_max` rows (0: by its size).
+
+    Without a key they are not combined. Replaced files are kept for `keep_hours`.
+    """
+
+    app: str
+    recorded: Recorded
+    key: tuple[str, ...]
+    rows_max: int
+    keep_hours: int
+
+
+NO_UPKEEP = Upkeep("", NEVER_WRITTEN, (), 0, 1)
+"""Of a table beside a log or replica, which the stream maintains."""
 
 
 class TableWrites:
@@ -64,6 +89,7 @@ class TableWrites:
         keep_hours: int,
         accepted: Callable[[], Mapping[str, str]],
         config: LakeConfig,
+        locks: TableLocks,
     ) -> None:
         """Write below `root`; the other arguments are those of `Lake`."""
         self._root = root
@@ -80,6 +106,9 @@ class TableWrites:
         self._config = config
         self._clock = SystemClock()
         self._kept = KeptTables()
+        self._locks = locks
+        self._damaged: dict[str, str] = {}
+        self.upkeep: dict[str, Upkeep] = {}  # of each written Delta table, by its folder below the root
         self._present: dict[TableId, Relation] = {}
 
     def log(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
@@ -87,13 +116,15 @@ class TableWrites:
         uri, app = f"{self._root}/{self._folders[table]}/{LOG}", table_app(self._capture, table, LOG)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
+        keep_hours = max(self._keep_hours, settings.file_keep_hours)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            self._check_damage(uri)
             log = ChangeLog(uri, app, self._shapes, open_table).apply(delivered_items(some), recorded)
-            if log.has_passed(COMPACT_EVERY):
+            if log.has_passed(EXPIRE_EVERY):
+                log.set_properties(keep_hours)
                 if settings.log_keep_days:
                     expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
-                log.compact(max(self._keep_hours, settings.file_keep_hours))
             return log
 
         known = self._positions.tables.get(table)
@@ -101,9 +132,28 @@ class TableWrites:
         entry, applied = known.log if known else UNTOUCHED, applied_of(known)
         refusing = refusing_changes(apply, name, settings, applied.position)
         target = TargetTable(uri, app, entry, applied, refusing, restart)
-        outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
+        with self._locks.of(uri):
+            outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
+        self._maintain(target, outcome, LOG_KEY, LOG_FILE_ROWS, keep_hours)
         self._keep(outcome)
         return outcome
+
+    def _maintain(
+        self, target: TargetTable, outcome: Outcome, key: tuple[str, ...], rows_max: int, keep_hours: int
+    ) -> None:
+        """Record how a table is maintained; without a step its key is as before."""
+        folder, entry = target.uri.removeprefix(f"{self._root}/"), outcome.target
+        known = self.upkeep.get(folder, NO_UPKEEP)
+        self.upkeep[folder] = Upkeep(target.app, entry.recorded, key or known.key, rows_max, keep_hours)
+
+    def report_damage(self, damaged: Mapping[str, str]) -> None:
+        """Let the next writes to tables fail as if they had found the damage; by folder below the root, with it."""
+        self._damaged.update(damaged)
+
+    def _check_damage(self, uri: str) -> None:
+        damage = self._damaged.pop(uri.removeprefix(f"{self._root}/"), "")
+        if damage:
+            raise LakeFailed(damage)
 
     def _keep(self, outcome: Outcome) -> None:
         if outcome.table is not None and outcome.beside is None and outcome.target.fault is None:
@@ -117,6 +167,7 @@ class TableWrites:
         present = self._present.pop(table, None)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
+        keep_hours = max(self._keep_hours, settings.file_keep_hours)
         applying = Replica(
             uri,
             app,
@@ -130,15 +181,20 @@ class TableWrites:
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            self._check_damage(uri)
             replica = applying.apply(delivered_items(some), recorded)
-            if replica.has_passed(COMPACT_EVERY):
-                applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
+            if replica.has_passed(EXPIRE_EVERY) and replica.uri == uri:
+                replica.set_properties(keep_hours)
+            elif replica.has_passed(EXPIRE_EVERY):
+                replica.compact(keep_hours)  # rows without a key, which no reader needs
             return replica
 
         known = self._positions.tables.get(table)
         entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
         target = TargetTable(uri, app, entry, applied, refusing_changes(apply, name, settings, applied.position))
-        outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
+        with self._locks.of(uri):
+            outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
+        self._maintain(target, outcome, applying.sorted_by, 0, keep_hours)
         self._keep(outcome)
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
@@ -165,16 +221,19 @@ class TableWrites:
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
+            self._check_damage(uri)
             log = append_messages(uri, app, known_messages, recorded)
-            if log.has_passed(COMPACT_EVERY):
-                log.compact(self._keep_hours)
+            if log.has_passed(EXPIRE_EVERY):
+                log.set_properties(self._keep_hours)
             return log
 
         known = self._positions.tables.get((database, INVALID_OID))
         restart = partial(self._accepted_break, database)
-        return write(
-            TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart), messages
-        )
+        target = TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart)
+        with self._locks.of(uri):
+            outcome = write(target, messages)
+        self._maintain(target, outcome, LOG_KEY, LOG_FILE_ROWS, self._keep_hours)
+        return outcome
 
     def _is_accepted(self, table: TableId, fault: Fault) -> bool:
         return self._accepted().get(log_key(*table)) == str(fault.position)

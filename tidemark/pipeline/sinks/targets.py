@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.io.host.disk import is_full
@@ -24,10 +25,10 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import CommitUnreadable, changed_columns, read_commit
 from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
-from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
+from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped, check_restrictions
 from tidemark.pipeline.failures import first_reason, is_of_host, is_of_process, reports_full_disk
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable, check_writable, table_id
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable, table_id
 from tidemark.pipeline.lake.layout import UnfitRows
 from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull, TableMoved
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
@@ -258,7 +259,7 @@ def _recreate(target: TargetTable, items: Sequence[StoredItem], fault: Fault) ->
     at, position = found
     try:
         _set_aside(target, position, fault)
-        check_writable(target.uri)
+        _check_writable(target.uri)
         table = _apply(target, items[at:], None)
     except (TableDiverged, TableStopped) as error:
         reason = f"{error} (a new copy began at {position} and could not be written)"
@@ -292,6 +293,12 @@ def _set_aside(target: TargetTable, position: Position, fault: Fault) -> None:
         if first is not None and not first.foreign:
             return  # created by an interrupted attempt
     _rename(target.uri)
+
+
+def _check_writable(uri: str) -> None:
+    """Raise `TableStopped` if a property of the table at `uri` restricts writes."""
+    if table_id(uri):
+        check_restrictions(uri, DeltaTable(uri))
 
 
 def _rename(uri: str) -> None:

@@ -15,8 +15,9 @@ from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import position_of
+from tidemark.pipeline.lake.table_properties import KEEP_HOURS
 from tidemark.pipeline.sinks.steps import after
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import ValueKind

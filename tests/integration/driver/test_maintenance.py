@@ -1,0 +1,255 @@
+"""Maintenance beside the stream: it changes no row, loses to the stream, and may be killed in each of its phases."""
+
+import os
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.lakes.lakes import IDENTITY, Crash, batch, log_rows, replica_rows
+from tests.support.lakes.maintained import maintain, maintenance_of
+from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
+from tidemark.io.host.failpoints import arm
+from tidemark.io.process.lake_config import LakeConfig
+from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
+from tidemark.pipeline.driver.maintenance import Maintenance
+from tidemark.pipeline.driver.metrics import MAINTENANCE_CONFLICTS, MAINTENANCE_FAILURES, PipelineMetrics
+from tidemark.pipeline.failpoints import MaintenanceFailpoint
+from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.sinks.sinks import Lake
+
+pytestmark = pytest.mark.feature("L10")
+FOLDER = f"{DATABASE}/public/Orders"
+BATCHES = 6
+PHASES = (
+    MaintenanceFailpoint.CHECKPOINT_WRITTEN,
+    MaintenanceFailpoint.MAINTENANCE_WRITTEN,
+    MaintenanceFailpoint.MAINTENANCE_COMMITTED,
+    MaintenanceFailpoint.UNUSED_FILE_DELETED,
+)
+
+
+class FedLake:
+    """A lake that stays open, its maintenance, and a table whose batches each add files to log and replica."""
+
+    def __init__(self, root: Path, *, keep_hours: int = 1, batches: int = BATCHES) -> None:
+        self.root, self._locks, self.metrics = root, TableLocks(), PipelineMetrics("test")
+        self.table, self._fed, self._key = ScriptedTable(), 0, 0
+        self._keep_hours = keep_hours
+        self.reopen()
+        for _ in range(batches):
+            self.insert()
+
+    def reopen(self) -> None:
+        """Open lake and maintenance as after a restart."""
+        self._locks = TableLocks()
+        self.lake = Lake(
+            str(self.root), IDENTITY, shape_of, constants_of, keep_hours=self._keep_hours, locks=self._locks
+        )
+        self.maintenance = self.maintained_by(LakeConfig(maintain_commits=1))
+
+    def maintained_by(self, config: LakeConfig) -> Maintenance:
+        return maintenance_of(str(self.root), config, self._locks, self.metrics)
+
+    def insert(self) -> None:
+        self._key += 1
+        self.table.insert({1: self._key, 2: "new", 3: None})
+        self.apply()
+
+    def update(self, key: int) -> None:
+        self.table.update((key,), {2: "changed"})
+        self.apply()
+
+    def apply(self) -> None:
+        self.table.commit()
+        items = self.table.delivered()
+        self.lake.apply(batch(items[self._fed :]))
+        self._fed = len(items)
+
+    def delta(self, name: str) -> DeltaTable:
+        return DeltaTable(str(self.root / FOLDER / name))
+
+    def files(self, name: str) -> set[str]:
+        """Return the data files on disk, whether or not a version needs them."""
+        return {path.name for path in (self.root / FOLDER / name).glob("*.parquet")}
+
+    def count(self, metric: str) -> float:
+        return self.metrics.registry.get_sample_value(metric, {"capture": "test"}) or 0.0
+
+    def check(self) -> None:
+        """Compare log and replica with the source, and the versions in `_positions` with the tables."""
+        assert replica_rows(self.root, FOLDER) == self.table.expected()
+        assert len(log_rows(self.root, FOLDER)) == self.table.changes
+        known = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.tables[DATABASE, RELATION]
+        assert known.state is TableState.LIVE
+        assert (known.log_version, known.replica_version) == tuple(
+            self.delta(name).version() for name in ("log", "replica")
+        )
+
+
+class KillAt:
+    """Raises `Crash` at a failpoint, and at every one after it."""
+
+    def __init__(self, point: MaintenanceFailpoint) -> None:
+        self._point, self._is_dead = point, False
+
+    def __call__(self, point: Enum) -> None:
+        self._is_dead = self._is_dead or point is self._point
+        if self._is_dead:
+            raise Crash(point)
+
+
+class Beside:
+    """Runs an action of the stream when maintenance passes a failpoint for the first time."""
+
+    def __init__(self, point: MaintenanceFailpoint, action: Callable[[], None]) -> None:
+        self._point, self._action = point, action
+
+    def __call__(self, point: Enum) -> None:
+        if point is self._point:
+            arm(None)
+            self._action()
+
+
+def test_small_files_are_combined_and_an_idle_lake_names_the_new_versions(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path)
+    before = {name: fed.delta(name).version() for name in ("log", "replica")}
+    maintain(fed.lake, fed.maintenance)
+    for name, version in before.items():
+        assert len(fed.delta(name).file_uris()) == 1
+        assert fed.delta(name).version() == version + 1
+        assert fed.delta(name).history(1)[0]["operation"] == "OPTIMIZE"
+    fed.check()
+    maintain(fed.lake, fed.maintenance)  # nothing to do: no commit
+    assert all(fed.delta(name).version() == version + 1 for name, version in before.items())
+    fed.update(1)
+    fed.check()
+
+
+def test_files_of_the_version_that_positions_name_are_never_deleted(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path, keep_hours=0)
+    known = fed.lake.positions.tables[DATABASE, RELATION]
+    maintain(fed.lake, fed.maintenance, refresh=False)  # as if the stream were down before it recorded the commits
+    maintain(fed.lake, fed.maintenance, refresh=False)
+    for name, version in (("log", known.log_version), ("replica", known.replica_version)):
+        table = DeltaTable(str(tmp_path / FOLDER / name), version=version)
+        assert table.to_pyarrow_table().num_rows == BATCHES, name
+        assert table.version() < fed.delta(name).version()
+    fed.reopen()
+    fed.insert()
+    maintain(fed.lake, fed.maintenance)
+    maintain(fed.lake, fed.maintenance)
+    assert all(len(fed.files(name)) == len(fed.delta(name).file_uris()) for name in ("log", "replica"))
+    fed.check()
+
+
+def test_an_append_during_maintenance_is_before_its_commit_and_keeps_its_position(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path)
+    arm(Beside(MaintenanceFailpoint.MAINTENANCE_WRITTEN, fed.insert))
+    try:
+        maintain(fed.lake, fed.maintenance)
+    finally:
+        arm(None)
+    assert fed.count(MAINTENANCE_CONFLICTS) == 0
+    assert len(fed.delta("log").file_uris()) <= 2
+    fed.check()
+    fed.lake.apply(batch(fed.table.delivered()))  # nothing is repeated: the position of the stream stays in effect
+    fed.check()
+
+
+def test_maintenance_loses_to_a_merge_into_its_files_and_is_repeated_later(tmp_path: Path) -> None:
+    fed, written = FedLake(tmp_path), set[str]()
+    fed.maintenance.report([(f"{FOLDER}/replica", 1)], fed.lake.upkeep)
+
+    def merge() -> None:
+        written.update(fed.files("replica") - {Path(uri).name for uri in fed.delta("replica").file_uris()})
+        fed.update(1)
+
+    version = fed.delta("replica").version()
+    arm(Beside(MaintenanceFailpoint.MAINTENANCE_WRITTEN, merge))
+    try:
+        assert fed.maintenance.step()
+    finally:
+        arm(None)
+    assert fed.delta("replica").version() == version + 1, "the stream's commit, at once and alone"
+    assert written
+    assert not written & fed.files("replica")
+    assert fed.count(MAINTENANCE_CONFLICTS) == 1
+    assert not fed.maintenance.step(), "it waits"
+    assert fed.maintenance.take_results() is None
+    fed.check()
+    maintain(fed.lake, fed.maintained_by(LakeConfig(maintain_commits=1)))
+    assert len(fed.delta("replica").file_uris()) == 1
+    fed.check()
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: str(phase.value))
+def test_a_kill_in_each_phase_leaves_a_correct_lake_that_is_maintained_later(
+    tmp_path: Path, phase: MaintenanceFailpoint
+) -> None:
+    is_checkpoint = phase is MaintenanceFailpoint.CHECKPOINT_WRITTEN
+    fed = FedLake(tmp_path, keep_hours=0, batches=CHECKPOINT_EVERY + 2 if is_checkpoint else BATCHES)
+    arm(KillAt(phase))
+    try:
+        with pytest.raises(Crash):
+            maintain(fed.lake, fed.maintenance)
+    finally:
+        arm(None)
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    fed.reopen()
+    fed.insert()
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    assert len(log_rows(tmp_path, FOLDER)) == fed.table.changes
+    maintain(fed.lake, fed.maintenance)
+    maintain(fed.lake, fed.maintenance)
+    fed.check()
+    assert all(len(fed.delta(name).file_uris()) == 1 for name in ("log", "replica"))
+    for name in ("log", "replica"):
+        for path in (tmp_path / FOLDER / name).glob("*.parquet"):
+            os.utime(path, (0, 0))
+    fed.insert()
+    maintain(fed.lake, fed.maintenance)
+    maintain(fed.lake, fed.maintenance)
+    assert all(len(fed.files(name)) == len(fed.delta(name).file_uris()) for name in ("log", "replica")), "no orphans"
+
+
+def test_a_failure_of_maintenance_is_counted_and_the_stream_goes_on(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path)
+    (tmp_path / FOLDER / "log" / Path(fed.delta("log").file_uris()[0]).name).unlink()
+    maintain(fed.lake, fed.maintenance)
+    assert fed.count(MAINTENANCE_FAILURES) == 1
+    fed.insert()
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    assert fed.lake.positions.tables[DATABASE, RELATION].state is TableState.DIVERGED
+
+
+def test_one_step_rewrites_and_deletes_a_bounded_number_of_files(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path, keep_hours=0, batches=20)
+    sizes = [Path(uri).stat().st_size for uri in fed.delta("log").file_uris()]
+    bounded = fed.maintained_by(LakeConfig(maintain_commits=1, maintain_bytes=3 * max(sizes), maintain_files=2))
+    bounded.report([(f"{FOLDER}/log", fed.delta("log").version())], fed.lake.upkeep)
+    assert bounded.step()
+    removed = [line for line in _last_commit(fed, "log") if line.startswith('{"remove"')]
+    assert 2 <= len(removed) <= len(sizes) // 2
+    positions = fed.maintained_by(LakeConfig(maintain_commits=1, maintain_files=2))
+    positions.report([(POSITIONS, fed.lake.positions.version)], fed.lake.upkeep)
+    before = len(list((tmp_path / POSITIONS).glob("*.parquet")))
+    assert positions.step()
+    assert len(list((tmp_path / POSITIONS).glob("*.parquet"))) == before - 2
+
+
+def test_without_maintenance_in_the_configuration_no_file_is_touched(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path)
+    files = fed.files("log")
+    maintain(fed.lake, fed.maintained_by(LakeConfig(maintain_commits=0)))
+    assert fed.files("log") == files
+
+
+def _last_commit(fed: FedLake, name: str) -> list[str]:
+    version = fed.delta(name).version()
+    return (fed.root / FOLDER / name / "_delta_log" / f"{version:020}.json").read_text().splitlines()

@@ -1,0 +1,224 @@
+"""Maintenance of the lake's tables in a thread beside the stream: checkpoints, clustering, unused files, short logs.
+
+The stream reports after each batch which tables it wrote, and never waits for this thread. A table is due when it has
+made a number of commits since it was maintained last, at its first batch after a start, and when its replaced files are
+unused for long enough. Checkpoints come first: they are cheap, and opening a table costs more without them. Then one
+table at a time is maintained in bounded steps; after each step the thread rests for as long as the step took.
+Maintenance that loses against the stream, or fails, is repeated later, with growing waits and smaller steps; it is
+reported, and never ends the stream.
+
+`_positions` may name a version from before a commit made here until the stream records the new one (`take_results`):
+its files are not deleted before.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from tidemark.io.host.disk import is_full
+from tidemark.io.host.failpoints import passed
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.process.lake_config import LakeConfig
+from tidemark.model.errors import TidemarkError
+from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
+from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
+from tidemark.pipeline.delta_log.durability import sync_checkpoint
+from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
+from tidemark.pipeline.delta_log.log_cleanup import LOG_FOLDER, LogCleanup, last_checkpoint
+from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost
+from tidemark.pipeline.delta_log.unused_files import delete_unused_files
+from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.failpoints import MaintenanceFailpoint
+from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.merge.clustering import recluster
+from tidemark.pipeline.sinks.table_writes import NO_UPKEEP, Upkeep
+
+POLL_S = 0.2  # while no table is due
+RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
+STEP_BYTES_MIN = 1 << 20  # a step that lost is halved down to this
+FAILURES = (DeltaError, OSError, pa.ArrowException, TidemarkError)
+
+
+@dataclass(slots=True)
+class _DueTable:
+    """A log or replica, or `_positions`, as maintenance has seen it last."""
+
+    recorded: int  # the version in `_positions`
+    upkeep: Upkeep
+    checkpointed: int = 0
+    maintained: int = 0  # the version at the last complete maintenance
+    unused_at_s: float = math.inf  # when the files that were replaced last are unused for long enough
+    step_bytes: int = 0
+    waits_s: float = 0.0  # after the last failure
+    not_before_s: float = 0.0
+
+
+@dataclass(slots=True)
+class MaintenanceResults:
+    """What the stream must know: folders with a new commit, and damaged ones with the reason."""
+
+    committed: set[str] = field(default_factory=set)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+
+class Maintenance:
+    """Maintains the tables of one lake: `report` and `take_results` are for the stream, `step` for one thread."""
+
+    def __init__(
+        self, config: LakeConfig, locks: TableLocks, cleanup: LogCleanup, metrics: PipelineMetrics, log: Log
+    ) -> None:
+        self._root = str(cleanup.root)
+        self._config = config
+        self._locks = locks
+        self._cleanup = cleanup
+        self._metrics = metrics
+        self._log = log
+        self._stop = threading.Event()
+        self._lock = threading.Lock()  # of the next two
+        self._reported: dict[str, tuple[int, Upkeep]] = {}
+        self._results = MaintenanceResults()
+        self._tables: dict[str, _DueTable] = {}  # by folder; the table that was maintained last is at the end
+
+    def report(self, written: Iterable[tuple[str, int]], upkeep: Mapping[str, Upkeep]) -> None:
+        """Report the Delta tables that a batch wrote: folder below the root and recorded version."""
+        with self._lock:
+            for folder, version in written:
+                self._reported[folder] = version, upkeep.get(folder, NO_UPKEEP)
+
+    def take_results(self) -> MaintenanceResults | None:
+        """Return the results since the last call; None if there are none."""
+        with self._lock:
+            results, self._results = self._results, MaintenanceResults()
+        return results if results.committed or results.damaged else None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run steps in a thread; at the end wait for the present one, which is bounded."""
+        self._stop.clear()
+        thread = threading.Thread(target=self._run, name="tidemark-maintenance")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def complete(self, is_over: Callable[[], bool]) -> None:
+        """Do all due work at the end of a stream, until `is_over` returns true."""
+        with self._reporting_its_end():
+            while not is_over() and self.step():
+                pass
+
+    def _run(self) -> None:
+        with self._reporting_its_end():
+            rest_s = POLL_S
+            while not self._stop.wait(rest_s):
+                begun_s = time.monotonic()
+                was_due = self.step()
+                rest_s = time.monotonic() - begun_s if was_due else POLL_S
+
+    @contextmanager
+    def _reporting_its_end(self) -> Iterator[None]:
+        self._metrics.maintenance_running.set(1)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the stream continues without maintenance, and the operator sees it
+            self._log.error("maintenance of the lake ends", **describe_error(error))
+        finally:
+            self._metrics.maintenance_running.set(0)
+
+    def step(self) -> bool:
+        """Do a bounded part of the work; return whether a table was due."""
+        self._take_reports()
+        for folder, table in list(self._tables.items()):
+            if table.recorded // CHECKPOINT_EVERY > table.checkpointed // CHECKPOINT_EVERY:
+                self._attempt(folder, table, self._checkpoint)
+        due = next((folder for folder, table in self._tables.items() if self._is_due(table)), None)
+        if due is None:
+            return False
+        table = self._tables[due] = self._tables.pop(due)  # the others are next
+        self._attempt(due, table, self._maintain)
+        return True
+
+    def _take_reports(self) -> None:
+        with self._lock:
+            reported, self._reported = self._reported, {}
+        for folder, (version, upkeep) in reported.items():
+            table = self._tables.get(folder)
+            if table is None or version < table.recorded:  # another table in its place
+                checkpointed = last_checkpoint(Path(self._root) / folder / LOG_FOLDER) or 0
+                table = _DueTable(version, upkeep, checkpointed, step_bytes=self._config.maintain_bytes)
+                self._tables[folder] = table
+            table.recorded, table.upkeep = version, upkeep
+            table.unused_at_s = time.monotonic() + upkeep.keep_hours * 3600 + 1
+        self._cleanup.run((folder, version) for folder, (version, _) in reported.items())
+
+    def _is_due(self, table: _DueTable) -> bool:
+        every, now_s = self._config.maintain_commits, time.monotonic()
+        if not every or table.upkeep is NO_UPKEEP or now_s < table.not_before_s:
+            return False
+        return table.unused_at_s < now_s or table.recorded // every > table.maintained // every
+
+    def _checkpoint(self, folder: str, table: _DueTable) -> None:
+        delta = DeltaTable(f"{self._root}/{folder}")
+        delta.create_checkpoint()
+        sync_checkpoint(f"{self._root}/{folder}", delta.version())
+        table.checkpointed = table.recorded
+        passed(MaintenanceFailpoint.CHECKPOINT_WRITTEN)
+
+    def _maintain(self, folder: str, table: _DueTable) -> None:
+        uri, upkeep, config = f"{self._root}/{folder}", table.upkeep, self._config
+        version = None
+        if upkeep.key:
+            lock, most = self._locks.of(uri), table.step_bytes
+            snapshot = LakeTable(uri, upkeep.app, upkeep.recorded)  # maintenance does not touch a diverged table either
+            version = recluster(snapshot, upkeep.key, lock, rows_max=upkeep.rows_max, bytes_max=most)
+        self._metrics.maintenance_steps.inc()
+        if version is not None:
+            with self._lock:
+                self._results.committed.add(folder)
+            return  # due again: there may be more files to combine
+        deleted = delete_unused_files(uri, upkeep.keep_hours, table.recorded, config.maintain_files)
+        if deleted < config.maintain_files:
+            table.maintained, table.unused_at_s = table.recorded, math.inf
+
+    def _attempt(self, folder: str, table: _DueTable, work: Callable[[str, _DueTable], None]) -> None:
+        try:
+            work(folder, table)
+        except MaintenanceLost as lost:
+            self._metrics.maintenance_conflicts.inc()
+            self._log.info("maintenance of a table yields to the stream", table=folder, reason=str(lost))
+            table.step_bytes = max(STEP_BYTES_MIN, table.step_bytes // 2)
+        except (TableDiverged, TableStopped, TableNotFoundError):
+            del self._tables[folder]  # the stream finds it out with the next batch
+            return
+        except FAILURES as error:
+            self._metrics.maintenance_failures.inc()
+            fields = {**describe_error(error), "error": first_reason(str(error))}  # all of it may have column values
+            self._log.warning("maintenance of a table failed", table=folder, **fields)
+            if not (is_of_host(error) or is_full(error) or reports_full_disk(str(error))):
+                self._look_for_damage(folder)  # reads the whole table
+        else:
+            table.waits_s, table.step_bytes = 0.0, self._config.maintain_bytes
+            return
+        table.waits_s = min(max(2 * table.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
+        table.not_before_s = time.monotonic() + table.waits_s
+
+    def _look_for_damage(self, folder: str) -> None:
+        try:
+            reason = damage_of(f"{self._root}/{folder}", is_over=self._stop.is_set)
+        except ScanStopped:
+            return
+        if reason:
+            with self._lock:
+                self._results.damaged[folder] = reason
