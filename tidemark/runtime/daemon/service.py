@@ -21,13 +21,13 @@ from tidemark.io.process.control import ControlServer
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.marker_key import load_marker_key
-from tidemark.io.process.metrics import Metrics
+from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.reader_holds import default_hold_bytes, held_bytes
@@ -131,6 +131,8 @@ def _serve(
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
+        for other in Role:
+            metrics.heartbeat_age(other).set_function(partial(_heartbeat_age_s, beat, Slot[other.name]))
         context, key = CaptureContext(store, metrics, log), load_marker_key(config, folder)
         when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(store.identity, key, metrics, log)
@@ -140,7 +142,7 @@ def _serve(
         work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence, plugins), config)
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
-        daemon = Daemon(work, beat, slot, metrics=metrics, log=log, disk_space=disk_space)
+        daemon = Daemon(work, beat, slot, log=log, disk_space=disk_space)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)
@@ -178,6 +180,12 @@ def _warn_of_refused(store: StateStore, log: Log) -> None:
             count=len(refused),
             hint=REFUSED_HINT,
         )
+
+
+def _heartbeat_age_s(beat: HeartbeatFile, slot: Slot) -> float:
+    """Return the age for the metric, at a scrape."""
+    age_s = beat.age_s(slot)
+    return NO_HEARTBEAT_S if age_s is None else age_s
 
 
 def _held_by_readers(store: StateStore) -> Mapping[str, int | None]:
