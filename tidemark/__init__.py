@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemark.embedding.engine import Engine
-    from tidemark.embedding.pool_consumer import EngineEvent
     from tidemark.engine.batch import Batch, Change
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
     from tidemark.engine.dispatch import Order
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
         CopyBoundary,
+        EngineEvent,
         LogicalMessage,
         Op,
         PartitionEvent,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from tidemark.model.position import Epoch, Position
     from tidemark.model.secret import Secret
+    from tidemark.runtime.plugins.consumer import Consumer, Delivery
     from tidemark.serializers.json_records import DebeziumJson, FlatJson
     from tidemark.serializers.serializer import (
         SerializedBatch,
@@ -65,10 +66,12 @@ __all__ = [
     "ChangedFieldsOnly",
     "CommitPolicy",
     "ConfigError",
+    "Consumer",
     "ConsumerFailed",
     "CopyBoundary",
     "CorruptWal",
     "DebeziumJson",
+    "Delivery",
     "Drop",
     "Engine",
     "EngineEvent",
@@ -115,12 +118,12 @@ __all__ = [
 _MODULES = {
     "engine.batch": ("Batch", "Change"),
     "embedding.engine": ("Engine",),
-    "embedding.pool_consumer": ("EngineEvent",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
     "engine.lifecycle": ("EngineState", "IllegalTransition"),
     "model.change": (
-        *("CopyBoundary", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary", "SchemaEvent", "Truncation"),
+        *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
+        *("SchemaEvent", "Truncation"),
     ),
     "model.errors": (
         *("ConfigError", "ConsumerFailed", "CorruptWal", "Fenced", "InternalError", "NodeUnfit", "NodeUnreachable"),
@@ -133,6 +136,7 @@ _MODULES = {
         "secret_file",
     ),
     "model.secret": ("Secret",),
+    "runtime.plugins.consumer": ("Consumer", "Delivery"),
     "serializers.json_records": ("DebeziumJson", "FlatJson"),
     "serializers.serializer": (
         "SerializedBatch",

@@ -7,7 +7,7 @@ from tidemark_sidecar.realtime import Realtime, RealtimeSettings
 
 
 def _realtime(daemon: DaemonContext, config: Config) -> Realtime:
-    return Realtime(daemon, RealtimeSettings.of(config, daemon.context.store.identity.segment_bytes))
+    return Realtime(daemon, RealtimeSettings.of(config, daemon.context.store.identity.segment_bytes, daemon.plugins))
 
 
 main = daemon_command(Role.SIDECAR, "Capture changes of a PostgreSQL node in realtime.", _realtime)

@@ -39,6 +39,7 @@ from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
+from tidemark.runtime.plugins.plugins import Plugins
 from tidemark.runtime.recovery.lake_inventory import ANSWER_S
 from tidemark.runtime.recovery.promotion import PromotionSettings, find_start, is_waited_for
 from tidemark.wire.control import Json
@@ -69,7 +70,7 @@ class RealtimeSettings:
     promotion: PromotionSettings
 
     @classmethod
-    def of(cls, config: Config, segment_bytes: int) -> Self:
+    def of(cls, config: Config, segment_bytes: int, plugins: Plugins | None = None) -> Self:
         """Return the settings of a configuration, for a node with such segments."""
         return cls(
             config.realtime,
@@ -78,7 +79,7 @@ class RealtimeSettings:
             config.standby.follow,
             config.watchdog.watchdog_s,
             config.return_lag_bytes_max(segment_bytes),
-            CaptureSettings.of(config),
+            CaptureSettings.of(config, plugins),
             WalSettings.of(config, segment_bytes),
             PromotionSettings.of(config),
         )

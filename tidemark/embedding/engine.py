@@ -31,7 +31,7 @@ from tidemark.embedding.engine_options import (
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import PendingBatch, Processing
 from tidemark.embedding.pool import HandlerPool
-from tidemark.embedding.pool_consumer import EngineEvent, PoolConsumer, PoolPart
+from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
@@ -46,12 +46,15 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
+from tidemark.model.change import EngineEvent
 from tidemark.model.mode import Role
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.plugins.plugin_uses import record_plugins
+from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
@@ -60,6 +63,7 @@ from tidemark.transforms.transform import Transform
 POLL_S = 0.1  # how soon an error ends the engine
 FLUSH_S = 1.0  # for the last position: the application thread asks for it every 0.2 s while something is unconfirmed
 FLUSH_POLL_S = 0.01
+EMBEDDED = "tidemark.Engine"  # the consumer in the state: a daemon over it would deliver elsewhere
 BUFFER_BYTES_DEFAULT = 64 << 20
 
 
@@ -216,6 +220,7 @@ class Engine:
         if not _is_complete(folder):
             initialise(self._config, folder, guarded=guarded)
         store = stack.enter_context(StateStore.open(folder, guarded=guarded))
+        record_plugins(store, Role.SIDECAR, built_in(EMBEDDED).uses, self._log)
         stack.callback(store.environment.heartbeat.clear, Slot.SIDECAR)
         return store
 

@@ -25,19 +25,14 @@ from tidemark.model.change import (
     ChangeBatch,
     ChangeGroup,
     CopyBoundary,
+    EngineEvent,
     GroupItem,
-    LogicalMessage,
-    PartitionEvent,
-    RewriteBoundary,
     SchemaEvent,
-    Truncation,
 )
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.transforms.plan import TransformPlans
 
-EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
-"""What a stream contains beside changes of rows."""
 PoolPart = Batch | PendingBatch | EngineEvent
 _ONLY_LANE = 0
 
@@ -48,7 +43,7 @@ class _PendingGroup(NamedTuple):
 
 
 class PoolConsumer:
-    """Implements `Consumer` of `tidemark.engine.ports` for a pool of handlers."""
+    """Implements `GroupConsumer` of `tidemark.engine.ports` for a pool of handlers."""
 
     def __init__(
         self,

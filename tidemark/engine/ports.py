@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Return microseconds since 1970-01-01 UTC."""
 
 
-class Consumer(Protocol):
+class GroupConsumer(Protocol):
     """The receiver of changes (I34 to I36, I39).
 
     One thread, the application thread, makes all calls except `alive`, and none after `stop` has returned. The calls

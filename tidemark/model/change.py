@@ -205,7 +205,9 @@ class CopyBoundary:
     comments: tuple[tuple[int, str], ...] | None = None
 
 
-GroupItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+"""What a stream contains beside changes of rows."""
+GroupItem = ChangeBatch | EngineEvent
 
 
 @dataclass(frozen=True, slots=True)

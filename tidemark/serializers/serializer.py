@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tidemark.engine.batch import Batch
-from tidemark.model.errors import TidemarkError
+from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
@@ -14,6 +14,7 @@ from tidemark.model.relation import Relation
 class SerializerFailed(TidemarkError):
     """A serializer that cannot serialize a batch, or returned something else."""
 
+    exit_code = ExitCode.CONSUMER_FAILED
     hint = "correct the serializer or the transforms before it; the changes are delivered again after a restart"
 
 

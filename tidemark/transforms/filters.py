@@ -56,6 +56,8 @@ class Route(Transform):
     one order: compare the position of each with those of its own source.
     """
 
+    keeps_tables = False
+
     def __init__(
         self,
         to: str,

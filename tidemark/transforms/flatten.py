@@ -20,6 +20,8 @@ class Flatten(Transform):
     `deletes="mark"` adds the column `_deleted`; "drop" leaves deletes out. It is the last transform.
     """
 
+    keeps_tables = False
+
     def __init__(
         self,
         *,

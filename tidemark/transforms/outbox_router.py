@@ -24,6 +24,8 @@ class OutboxRouter(Transform):
     ends the engine: an event does not change.
     """
 
+    keeps_tables = False
+
     def __init__(
         self,
         table: str,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemark.engine.batch import Batch, key_of
 from tidemark.engine.selection import matches
 from tidemark.model.change import AFTER, BEFORE, Op, batch_schema
-from tidemark.model.errors import ConfigError, TidemarkError
+from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.relation import Relation
 
 BatchStep = Callable[[Batch], Sequence[Batch]]
@@ -29,6 +29,7 @@ class BadTransform(ConfigError):
 class TransformFailed(TidemarkError):
     """A transform failed on rows. The message has no value of a row."""
 
+    exit_code = ExitCode.CONSUMER_FAILED
     hint = "change the transform or the rows; the changes are delivered again after a restart"
 
 
@@ -80,6 +81,8 @@ class Bound(NamedTuple):
 
 class Transform(ABC):
     """Changes batches of the tables that it matches; the table is always the one in the source."""
+
+    keeps_tables = True  # its batches have the name of their table and both sides: the outbox takes no others
 
     def __init__(self, *, tables: str | Sequence[str] = "*.*", has_column: str | None = None) -> None:
         """`tables`: patterns as in `select.tables`. `has_column`: only tables with this column, as they are now."""

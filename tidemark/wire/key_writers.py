@@ -14,6 +14,7 @@ _INCARNATIONS = "tidemark.io.state.incarnations"  # each process at its start, a
 _SWITCHING = "tidemark.io.state.switching"  # the stage: sidecar, archiver, `cdcctl realtime`
 _OUTBOX = "tidemark.io.state.outbox"  # readers: Spark's driver, the outbox server, `cdcctl reader`
 _RUNS = "tidemark.io.process.run_record"
+_PLUGINS = "tidemark.runtime.plugins.plugin_uses"  # each daemon at its start
 _INIT = "tidemark.runtime.seed.initialise"  # `cdcctl init`
 _COPY = "tidemark.runtime.first_copy.first_copy"  # the process that delivers
 _CONSUMER = "tidemark.runtime.capture.consumer_target"  # the process that delivers to a custom consumer
@@ -47,5 +48,6 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state.OVERTAKEN.name: frozenset({_INCARNATIONS}),
     state.FOLDER_IDENTITY.name: frozenset({_INCARNATIONS}),
     state.ARCHIVING.name: frozenset({_STORE}),
+    state.PLUGINS.name: frozenset({_PLUGINS}),
     state.PROCESSES.name: frozenset({_RUNS}),
 }

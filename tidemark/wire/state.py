@@ -435,6 +435,41 @@ class Archiving:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginUse:
+    """A plug-in, or a built-in consumer, as a daemon is configured with it."""
+
+    name: str  # `package.module:Name`, or the word of a built-in consumer
+    version: str  # "" if it has none
+    options: str  # a fingerprint
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class PluginUses:
+    """The consumer, serializer and transforms that a daemon is configured with."""
+
+    consumer: PluginUse
+    serializer: PluginUse | None = None
+    transforms: tuple[PluginUse, ...] = ()
+
+    @property
+    def in_order(self) -> tuple[PluginUse, ...]:
+        """The plug-ins in the order in which changes pass them, the consumer last."""
+        serializer = () if self.serializer is None else (self.serializer,)
+        return (*self.transforms, *serializer, self.consumer)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginLog:
+    """The consumer that this state delivers to, and the plug-ins of each daemon since its last start."""
+
+    consumer: str  # its name
+    uses: Mapping[str, PluginUses]  # by role
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessEnd:
     """How a process ended, for people and metrics."""
 
@@ -553,6 +588,7 @@ INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
 FOLDER_IDENTITY = Key("place", FolderIdentity, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
+PLUGINS = Key("plugins", PluginLog, DamagePolicy.HALT)
 PROCESSES = Key("processes", ProcessLog, DamagePolicy.FORGET)
 
 READER_NAME_BYTES_MAX = 63

@@ -12,7 +12,7 @@ from tests.support.forged import groups
 from tests.support.forged.deliveries import BOUND, OWNER, SELECTED_TABLES, START, group, outbox_target
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.histories import empty_history
-from tidemark.engine.ports import Consumer
+from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.log_output import get_log
@@ -147,7 +147,7 @@ class Scripted(NullConsumer):
 
 
 def new_target(
-    consumer: Consumer,
+    consumer: GroupConsumer,
     store: StateStore,
     epoch: Epoch,
     progress: Progress,

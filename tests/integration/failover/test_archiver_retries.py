@@ -22,6 +22,7 @@ from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.plugins.plugins import built_in
 from tidemark.wire.state import STAGE, Identity, Owner
 
 KEY = b"k" * 16
@@ -46,7 +47,7 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
         ) as node_requests:
             fence = Fence(context, incarnation, node_requests)
             markers = MarkerReader(store.identity, KEY, metrics, context.log)
-            daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
+            daemon = DaemonContext(context, lock.owner, node_requests, markers, fence, built_in("outbox"))
             made = Archive(daemon, ArchiveSettings.of(config, IDENTITY.segment_bytes))
             monkeypatch.setattr(store, "begin_epoch", unreachable)
             for count in (1, 2):

@@ -35,6 +35,7 @@ from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
+from tidemark.runtime.plugins.plugins import built_in
 from tidemark.wire.state import DELIVERED, Identity, Watermark
 
 KEY = b"k" * 16
@@ -69,7 +70,7 @@ def daemon(config: Config, tmp_path: Path) -> Iterator[DaemonContext]:
         ) as node_requests:
             fence = Fence(context, incarnation, node_requests)
             markers = MarkerReader(store.identity, KEY, metrics, log)
-            yield DaemonContext(context, lock.owner, node_requests, markers, fence)
+            yield DaemonContext(context, lock.owner, node_requests, markers, fence, built_in("outbox"))
 
 
 def errors(daemon: DaemonContext) -> float | None:

@@ -38,6 +38,7 @@ from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
@@ -117,7 +118,7 @@ def made(
         node_requests = SlowRequests(context, NodeSettings.of(config), key)
         fence = Fence(context, incarnation, node_requests)
         markers = MarkerReader(store.identity, key, context.metrics, context.log)
-        daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
+        daemon = DaemonContext(context, lock.owner, node_requests, markers, fence, built_in("outbox"))
         realtime = Realtime(daemon, RealtimeSettings.of(config, store.identity.segment_bytes))
         try:
             yield realtime, store, node_requests

@@ -15,8 +15,9 @@ from tests.support.oracles import slow_batches
 from tidemark.decode.arrow import batches
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
 from tidemark.decode.arrow.batch_message import MessageForm, message_form
-from tidemark.decode.arrow.batches import BatchBuilder, RowSpans, SmallBatchBuffers
+from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
 from tidemark.decode.arrow.column_plans import ColumnPlan
+from tidemark.decode.arrow.small_batch import SmallBatches
 from tidemark.decode.types.registry import column_codec
 from tidemark.model.change import ChangeBatch, RowsMessage, batch_schema
 from tidemark.model.lsn import Oid
@@ -35,17 +36,15 @@ def made(builder: type[BatchBuilder], relation: Relation, tuples: list[bytes]) -
     return batch
 
 
-def made_in(
-    buffers: SmallBatchBuffers, builder: type[BatchBuilder], relation: Relation, tuples: list[bytes]
-) -> ChangeBatch:
-    """Return the same batch, built with buffers for small batches, of rows that have others around them."""
+def made_in(small: SmallBatches, builder: type[BatchBuilder], relation: Relation, tuples: list[bytes]) -> ChangeBatch:
+    """Return the same batch, built in the memory for small batches, of rows that have others around them."""
     rows = RowSpans(bytearray())
     add(rows, None, tuples[0])
     for at, packed in enumerate(tuples):
         add(rows, packed if at % 2 else None, None if at % 3 == 2 else packed)
     add(rows, tuples[0], None)
     alone = builder(Oid(5), relation).build(rows.part(1, len(rows) - 1))
-    together = builder(Oid(5), relation, buffers=buffers).build(rows, 1, len(rows) - 1)
+    together = builder(Oid(5), relation, small=small).build(rows, 1, len(rows) - 1)
     assert list(map(bounds_of, together)) == list(map(bounds_of, alone))
     assert list(map(message_of, together)) == list(map(message_of, alone))
     return together[0]
@@ -84,12 +83,13 @@ def test_a_batch_in_reused_memory_is_the_same_message_in_both_builds(table: tupl
     relation, tuples = table
     if not tuples:
         return
-    buffers = SmallBatchBuffers()
-    buffers.out[:] = b"\xa5" * len(buffers.out)
-    buffers.counts[:] = array("q", [77]) * len(buffers.counts)
-    batch = made_in(buffers, BatchBuilder, relation, tuples)
-    made_in(buffers, slow_batches.batches.BatchBuilder, relation, tuples)
-    assert message_of(batch) == message_of(made_in(buffers, BatchBuilder, relation, tuples))
+    compiled, slow = SmallBatches(), slow_batches.small.SmallBatches()
+    for small in (compiled, slow):
+        memoryview(small.out)[:] = b"\xa5" * len(small.out)
+        memoryview(small.counts)[:] = array("q", [77]) * len(small.counts)
+    batch = made_in(compiled, BatchBuilder, relation, tuples)
+    again = made_in(slow, slow_batches.batches.BatchBuilder, relation, tuples)
+    assert message_of(batch) == message_of(again) == message_of(made_in(compiled, BatchBuilder, relation, tuples))
 
 
 def test_rows_of_plain_values_are_built_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_rows_of_plain_values_are_built_in_one_call(monkeypatch: pytest.MonkeyPa
         raise AssertionError("left to the general way")
 
     monkeypatch.setattr(batches, "BatchMessage", refuse)
-    (batch,) = BatchBuilder(Oid(5), relation, buffers=SmallBatchBuffers()).build(rows)
+    (batch,) = BatchBuilder(Oid(5), relation, small=SmallBatches()).build(rows)
     assert batch.rows.column("_after").to_pylist() == [{"c1": 7, "c2": "seven"}] * 5
 
 

@@ -20,6 +20,7 @@ from tests.support.forged.forged_records import (
 )
 from tests.support.forged.groups import DATABASE, relation
 from tests.support.oracles.twins import interpreted
+from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.transactions import extract, pending_rows
@@ -382,12 +383,8 @@ ROWS = st.lists(
 )
 
 
-@given(ROWS, st.data())
-@settings(max_examples=100)
-def test_twins_arrange_the_same_columns(
-    rows: list[tuple[int, bytes | None, bytes | None]], data: st.DataObject
-) -> None:
-    entries = b"".join(
+def entries_of(rows: list[tuple[int, bytes | None, bytes | None]]) -> bytes:
+    return b"".join(
         row_entries.ENTRY.pack(
             105,
             index % 3,
@@ -400,6 +397,14 @@ def test_twins_arrange_the_same_columns(
         )
         for index, (number, new, old) in enumerate(rows)
     )
+
+
+@given(ROWS, st.data())
+@settings(max_examples=100)
+def test_twins_arrange_the_same_columns(
+    rows: list[tuple[int, bytes | None, bytes | None]], data: st.DataObject
+) -> None:
+    entries = entries_of(rows)
     tuples = b"".join((old or b"") + (new or b"") for _, new, old in rows)
     cuts = sorted({*data.draw(st.lists(st.integers(0, len(rows)), max_size=3)), len(rows)})
     runs = [cuts, [cut * 7 for cut in cuts]]
@@ -407,6 +412,35 @@ def test_twins_arrange_the_same_columns(
     assert arranged(row_entries, entries, tuples, runs, left_out) == arranged(
         slow_entries, entries, tuples, runs, left_out
     )
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4), st.sets(st.integers(0, 2)))
+@settings(max_examples=50)
+def test_twins_sort_group_after_group_into_the_same_columns(
+    groups: list[list[tuple[int, bytes | None, bytes | None]]], left_out: set[int]
+) -> None:
+    assert sorted_rows(row_entries, groups, left_out) == sorted_rows(slow_entries, groups, left_out)
+
+
+def sorted_rows(
+    module: ModuleType, groups: list[list[tuple[int, bytes | None, bytes | None]]], left_out: set[int]
+) -> list[object]:
+    columns = RowSpans(bytearray(), max(map(len, groups)))
+    sorter = module.RowSorter(columns)
+    made: list[object] = []
+    for versions, rows in enumerate(groups, start=3):  # new versions get the next numbers
+        entries = entries_of(rows)
+        tuples = sum(len(old or b"") + len(new or b"") for _, new, old in rows)
+        asked = []
+        while (number := sorter.count(entries, versions)) != module.ALL_KNOWN:
+            asked.append(number)
+            sorter.select(number, number not in left_out)
+        runs = [array("q", [len(rows)]), *(array(code, [7]) for code in "qiqqq")]
+        made += [asked, sorter.sort(entries, tuples, 1, *runs)]
+        made += [list(getattr(columns, name)) for name in columns.__slots__ if name != "data"]
+        assert sorter.count(entries, versions) == module.ALL_KNOWN
+        assert sorter.sort(entries, tuples + 1, 0, *runs) is None or not rows
+    return made
 
 
 def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[int]], left_out: int) -> list[object]:

@@ -22,10 +22,15 @@ small = interpreted(
         "tidemark.decode.datum.deforming": deforming,
     },
 )
+_shapes = interpreted("tidemark.decode.arrow.batch_shapes", stand_in={"tidemark.decode.arrow.small_batch": small})
 _values = interpreted("tidemark.decode.arrow.column_values", stand_in={"tidemark.decode.arrow.batch_columns": put})
 batches = interpreted(
     "tidemark.decode.arrow.batches",
-    stand_in={"tidemark.decode.arrow.column_values": _values, "tidemark.decode.arrow.small_batch": small},
+    stand_in={
+        "tidemark.decode.arrow.batch_shapes": _shapes,
+        "tidemark.decode.arrow.column_values": _values,
+        "tidemark.decode.arrow.small_batch": small,
+    },
 )
 for _module in (_values, batches):
     for _name, _kernel in (

@@ -56,7 +56,6 @@ class Sidecar:
         self.log_path = root / f"{self.role}.log"
         self.process: StartedProgram | None = None
         self.program: tuple[str, ...] = ("-m", self.module)  # arguments of Python
-        self._config_path = root / "tidemark.toml"
         types = parse_config("", options, where="options").types  # fixed by init
         self.config = replace(config_for(cluster, database, copy=copy), types=types)
         self.options = {

@@ -12,10 +12,10 @@ from functools import lru_cache
 import pyarrow as pa
 
 from tidemark.decode.arrow.batch_body import put_buffer, put_node
+from tidemark.decode.arrow.small_batch import MESSAGE_BYTES
 from tidemark.model.errors import InternalError
 
 FORMS_KEPT = 4096
-SMALL_BYTES = 16 << 10  # a smaller message is copied to its exact length: that saves memory and costs no time
 GROWN_BYTES_MIN = 4096  # added to a body that was estimated too small
 # The default pool returns a large body to the operating system at once, which doubles the page faults.
 MEMORY_POOL = pa.system_memory_pool()
@@ -117,10 +117,13 @@ class BatchMessage:
             buffer += 2
 
     def finish(self, rows: int) -> bytes | pa.Buffer:
-        """Return the message of a batch with `rows` rows."""
+        """Return the message of a batch with `rows` rows.
+
+        A small one is copied to its exact length: that saves memory and costs no time.
+        """
         self.words[self._form.length] = rows
         self.words[self._form.body_length] = self.at - self.body
-        return bytes(self.out[: self.at]) if self.at <= SMALL_BYTES else self._bytes.slice(0, self.at)
+        return bytes(self.out[: self.at]) if self.at <= MESSAGE_BYTES else self._bytes.slice(0, self.at)
 
 
 def _nodes(column: pa.Array) -> Iterator[pa.Array]:

@@ -11,6 +11,7 @@ from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
 from tidemark.decode.arrow.batch_columns import ColumnKernel
 from tidemark.decode.arrow.batch_message import message_form
 from tidemark.decode.arrow.column_plans import ColumnPlan
+from tidemark.decode.arrow.small_batch import SmallShape
 from tidemark.decode.datum.tuples import TupleLayout
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct, column_codec
@@ -25,7 +26,6 @@ class BatchShape:
 
     __slots__ = (
         "aligns",
-        "fits_small",
         "form",
         "layout",
         "lengths",
@@ -33,6 +33,7 @@ class BatchShape:
         "plan",
         "schema",
         "slots",
+        "small",
         "struct_type",
         "texts",
     )
@@ -48,11 +49,30 @@ class BatchShape:
         self.missing = [self.layout.missing[index] for index in live]
         self.texts = {slot: missing for slot, missing in enumerate(self.missing) if isinstance(missing, str)}
         self.plan = ColumnPlan([column_codec(columns[index], dialect) for index in live])
-        self.fits_small = ColumnKernel.OTHER not in self.plan.kernels  # every column has a kernel
         self.struct_type = arrow_struct([columns[index] for index in live], dialect)
         self.schema = batch_schema(self.struct_type)
         nodes, buffers = len(self.plan.levels), len(self.plan.units)
         self.form = message_form(META_NODES + 2 * nodes, META_BUFFERS + 2 * buffers)
+        self.small = self._small() if ColumnKernel.OTHER not in self.plan.kernels else None  # else one has no kernel
+
+    def _small(self) -> SmallShape:
+        plan, form = self.plan, self.form
+        return SmallShape(
+            self.lengths,
+            self.aligns,
+            self.slots,
+            plan.numbers,
+            plan.labels,
+            plan.levels,
+            plan.units,
+            len(self.missing),
+            plan.row_bytes,
+            form.head,
+            form.length,
+            form.body_length,
+            form.nodes,
+            form.buffers,
+        )
 
 
 class _Columns:

@@ -2,22 +2,22 @@
 
 Rows come as spans of an arena (`RowSpans`), many transactions together: below some hundred rows, the fixed cost of a
 batch exceeds the cost of its rows. Rare values (compressed values, and values missing from old tuples) are appended to
-the arena first, so that the kernels read from one buffer only. A few rows are built in one call (`small_batch`), in
-memory that is reused (`SmallBatchBuffers`).
+the arena first, so that the kernels read from one buffer only. A few rows are built in one call, in memory that is
+reused (`SmallBatches`).
 """
 
 from array import array
 
 import pyarrow as pa
 
-from tidemark.decode.arrow import batch_body, text_columns
+from tidemark.decode.arrow import batch_body
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
-from tidemark.decode.arrow.batch_message import SMALL_BYTES, BatchMessage
+from tidemark.decode.arrow.batch_message import BatchMessage
 from tidemark.decode.arrow.batch_shapes import batch_shape
 from tidemark.decode.arrow.column_plans import ColumnPlan
-from tidemark.decode.arrow.column_values import NONE_MISSING, BadCell, TooLong, put, zeros
+from tidemark.decode.arrow.column_values import NONE_MISSING, BadCell, TooLong, put
 from tidemark.decode.arrow.located_tuples import Side, TupleLocator
-from tidemark.decode.arrow.small_batch import COLUMN_BYTES, HEAD_BYTES, LEFT, ROW_BYTES, put_small_batch
+from tidemark.decode.arrow.small_batch import COLUMN_BYTES, HEAD_BYTES, ROW_BYTES, SmallBatches
 from tidemark.decode.datum import deforming
 from tidemark.decode.datum.deforming import Location
 from tidemark.decode.types.codec import ArrowValue, Dialect
@@ -31,8 +31,6 @@ from tidemark.model.relation import Relation
 ABSENT = -1  # offset of an absent tuple
 CELLS_MAX = 4 << 20  # located at once, 16 bytes each: rows times columns of a batch
 EXPANDED_BYTES_MAX = 256 << 20  # decompressed bytes at which a batch is split; a single row may be larger
-SMALL_CELLS = 2048  # of both sides: a batch with more is not small
-SMALL_COLUMNS = 256
 
 
 class RowSpans:
@@ -103,28 +101,10 @@ class RowSpans:
         return part
 
 
-class SmallBatchBuffers:
-    """The memory in which small batches are built, one after another; for the builders of one thread."""
-
-    __slots__ = ("counts", "locations", "offsets", "out", "out_16", "out_32", "sizes", "stack", "state", "words")
-
-    def __init__(self) -> None:
-        self.locations = zeros(SMALL_CELLS)
-        self.sizes = zeros(SMALL_CELLS)
-        self.counts = zeros(2 * SMALL_COLUMNS)
-        self.stack = array("q", bytes(8 * text_columns.STACK_INTEGERS))
-        self.state = array("q", bytes(16))
-        self.out = memoryview(bytearray(SMALL_BYTES))
-        self.out_16: memoryview[int] = self.out.cast("H")
-        self.out_32: memoryview[int] = self.out.cast("I")
-        self.words: memoryview[int] = self.out.cast("Q")
-        self.offsets: memoryview[int] = self.out.cast("i")
-
-
 class BatchBuilder:
     """Builds the batches of one relation version; construction is cheap if its shape is cached."""
 
-    __slots__ = ("_buffers", "_database", "_locator", "_relation", "_rows_max", "_shape")
+    __slots__ = ("_database", "_locator", "_relation", "_rows_max", "_shape", "_small")
 
     def __init__(
         self,
@@ -132,12 +112,12 @@ class BatchBuilder:
         relation: Relation,
         dialect: Dialect = UTF8,
         *,
-        buffers: SmallBatchBuffers | None = None,
+        small: SmallBatches | None = None,
         cells_max: int = CELLS_MAX,
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
     ) -> None:
-        """`buffers`: for small batches, shared by builders; None: every batch is built in memory of its own size."""
-        self._buffers = buffers
+        """`small`: the memory of small batches, shared by builders; None: each batch is built in memory of its size."""
+        self._small = small
         self._database = database
         self._relation = relation
         self._shape = batch_shape(relation, dialect)
@@ -155,10 +135,12 @@ class BatchBuilder:
         One, unless there are too many values or too many decompressed bytes.
         """
         last = len(rows) if end_row is None else end_row
-        if self._buffers is not None:
-            message = self._small_batch(self._buffers, rows, first, last)
+        if self._small is not None and self._shape.small is not None:
+            if self._small.rows is not rows:
+                self._small.hold(rows)
+            message = self._small.message(self._shape.small, rows.data, first, last)
             if message is not None:
-                return [ChangeBatch(self._database, self._relation, message)]
+                return [ChangeBatch(self._database, self._relation, self._described(message, rows, first, last))]
         made: list[ChangeBatch] = []
         pending = [(start, min(start + self._rows_max, last)) for start in range(first, last, self._rows_max)]
         pending.reverse()
@@ -175,60 +157,10 @@ class BatchBuilder:
             del rows.data[end:]
         return made
 
-    def _small_batch(self, buffers: SmallBatchBuffers, rows: RowSpans, start: int, stop: int) -> RowsMessage | None:
-        """Return the record batch of a few rows; None if it has to be built by `_batch`."""
-        shape = self._shape
-        if not shape.fits_small:
-            return None
-        form, plan = shape.form, shape.plan
-        length = put_small_batch(
-            rows.op,
-            rows.before_kind,
-            rows.timeline,
-            rows.commit_lsn,
-            rows.ordinal,
-            rows.origin,
-            rows.lsn,
-            rows.xid,
-            rows.commit_time_us,
-            rows.new_at,
-            rows.new_length,
-            rows.old_at,
-            rows.old_length,
-            start,
-            stop,
-            rows.data,
-            shape.lengths,
-            shape.aligns,
-            shape.slots,
-            plan.numbers,
-            plan.labels,
-            plan.levels,
-            plan.units,
-            len(shape.missing),
-            plan.row_bytes,
-            buffers.locations,
-            buffers.sizes,
-            buffers.counts,
-            buffers.stack,
-            buffers.state,
-            buffers.out,
-            buffers.out_16,
-            buffers.out_32,
-            buffers.words,
-            buffers.offsets,
-            form.head,
-            form.nodes,
-            form.buffers,
-        )
-        if length == LEFT:
-            return None
-        buffers.words[form.length] = stop - start
-        buffers.words[form.body_length] = length - len(form.head)
-        message = bytes(buffers.out[:length])
+    def _described(self, message: bytes | pa.Buffer, rows: RowSpans, start: int, stop: int) -> RowsMessage:
         first = rows.position(start)
         last = first if stop - start == 1 else rows.position(stop - 1)
-        return RowsMessage(shape.schema, message, stop - start, first, last)
+        return RowsMessage(self._shape.schema, message, stop - start, first, last)
 
     def _batch(self, rows: RowSpans) -> RowsMessage:
         """Return the record batch of all rows."""
@@ -272,7 +204,7 @@ class BatchBuilder:
         nodes, buffers = form.nodes + 2 * META_NODES, form.buffers + 2 * META_BUFFERS
         self._put(before, message, nodes, buffers)
         self._put(after, message, nodes + 2 * len(plan.levels), buffers + 2 * len(plan.units))
-        return RowsMessage(self._shape.schema, message.finish(count), count, rows.position(0), rows.position(count - 1))
+        return self._described(message.finish(count), rows, 0, count)
 
     def _put(self, side: Side, message: BatchMessage, nodes: int, buffers: int) -> None:
         """Put a struct of the columns; NULL for rows without a tuple."""

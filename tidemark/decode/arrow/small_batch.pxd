@@ -32,21 +32,34 @@ cdef long long put_side(const unsigned char[::1] data, const long long[::1] tupl
                         long long at) except? -1
 
 
-@cython.locals(rows="long long", cells="long long", body="long long", width="long long", new_nulls="long long",
-               old_nulls="long long", space="long long", at="long long", news="const long long[::1]",
-               olds="const long long[::1]")
-cpdef long long put_small_batch(const unsigned char[::1] op, const unsigned char[::1] before_kind,
-                                const int[::1] timeline, const long long[::1] commit_lsn,
-                                const long long[::1] ordinal, const int[::1] origin, const long long[::1] lsn,
-                                const long long[::1] xid, const long long[::1] commit_time,
-                                const long long[::1] new_at, const long long[::1] new_length,
-                                const long long[::1] old_at, const long long[::1] old_length, long long start,
-                                long long stop, const unsigned char[::1] data, const int[::1] lengths,
-                                const int[::1] aligns, const int[::1] slots, const unsigned long long[::1] plan,
-                                const unsigned char[::1] labels, const long long[::1] levels,
-                                const long long[::1] units, long long columns, long long row_bytes,
-                                long long[::1] locations, long long[::1] sizes, long long[::1] counts,
-                                long long[::1] stack, long long[::1] state, unsigned char[::1] out,
-                                unsigned short[::1] out_16, unsigned int[::1] out_32,
-                                unsigned long long[::1] words, int[::1] offsets, const unsigned char[::1] head,
-                                long long nodes, long long buffers) except? -1
+@cython.final
+cdef class SmallShape:
+    cdef const int[::1] lengths, aligns, slots
+    cdef const unsigned long long[::1] plan
+    cdef const unsigned char[::1] labels, head
+    cdef const long long[::1] levels, units
+    cdef long long columns, row_bytes, length, body_length, nodes, buffers
+
+
+@cython.final
+cdef class SmallBatches:
+    cdef readonly object rows
+    cdef const unsigned char[::1] op, before_kind
+    cdef const int[::1] timeline, origin
+    cdef const long long[::1] commit_lsn, ordinal, lsn, xid, commit_time, new_at, new_length, old_at, old_length
+    cdef readonly long long[::1] counts
+    cdef long long[::1] locations, sizes, stack, state
+    cdef readonly unsigned char[::1] out
+    cdef unsigned short[::1] out_16
+    cdef unsigned int[::1] out_32
+    cdef unsigned long long[::1] words
+    cdef int[::1] offsets
+
+    @cython.locals(length=Py_ssize_t)
+    cpdef object message(self, SmallShape shape, const unsigned char[::1] data, long long start, long long stop)
+
+    @cython.locals(rows="long long", columns="long long", cells="long long", body="long long", width="long long",
+                   new_nulls="long long", old_nulls="long long", space="long long", at="long long",
+                   nodes="long long", buffers="long long", news="const long long[::1]", olds="const long long[::1]")
+    cdef Py_ssize_t put(self, SmallShape shape, const unsigned char[::1] data, long long start,
+                        long long stop) except -1

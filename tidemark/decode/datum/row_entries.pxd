@@ -5,7 +5,8 @@ cimport cython
 cdef Py_ssize_t STEP, TO_RELATION, TO_NEW, TO_OLD, TO_ROWS, TO_LSN
 cdef unsigned int NO_TUPLE
 cdef unsigned long long BYTE
-cdef long long INVALID, LOW_BITS
+cdef long long INVALID, LOW_BITS, NONE_UNKNOWN
+cdef unsigned char SELECTED_VERSION
 
 
 @cython.locals(words="const unsigned int[::1]", total="long long", row=Py_ssize_t, length="unsigned int")
@@ -43,6 +44,24 @@ cpdef Py_ssize_t arrange(entries, long long tuple_bytes, const long long[::1] ru
                          int[::1] timeline, long long[::1] commit_lsn, long long[::1] time, long long[::1] xid,
                          long long[::1] new_at, long long[::1] new_length, long long[::1] old_at,
                          long long[::1] old_length) except? -2
+
+
+@cython.final
+cdef class RowSorter:
+    cdef unsigned char[::1] selection
+    cdef long long[::1] next_row
+    cdef unsigned char[::1] op, before_kind
+    cdef int[::1] origin, timeline
+    cdef long long[::1] lsn, ordinal, commit_lsn, time, xid, new_at, new_length, old_at, old_length
+
+    @cython.locals(number=Py_ssize_t)
+    cpdef Py_ssize_t count(self, entries, Py_ssize_t versions) except? -2
+
+    @cython.locals(number=Py_ssize_t, rows="long long", count="long long", moved="long long")
+    cpdef object sort(self, entries, long long tuple_bytes, Py_ssize_t runs, const long long[::1] run_rows,
+                      const long long[::1] run_ordinals, const int[::1] run_timelines,
+                      const long long[::1] run_commit_lsns, const long long[::1] run_times,
+                      const long long[::1] run_xids)
 
 
 @cython.locals(words="const unsigned int[::1]", row=Py_ssize_t)

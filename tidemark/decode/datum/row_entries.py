@@ -17,11 +17,9 @@ NB: assign a byte to a variable before shifting it, and use no literal over 31 b
 
 from __future__ import annotations
 
+from array import array
 from struct import Struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from array import array
+from typing import Protocol
 
 try:
     import cython
@@ -38,6 +36,7 @@ OLD_AT = 16
 ROWS_AT = 20
 LSN_AT = 24
 ABSENT = 0xFFFFFFFF  # length of an absent tuple
+ALL_KNOWN = -1  # in place of a version's number
 
 # Copies as C integers, which Python code does not see: in 4-byte words, of which the first has op, kind and origin.
 STEP = ENTRY_BYTES // 4
@@ -50,8 +49,29 @@ NO_TUPLE = ABSENT
 LOW_BITS = (1 << 32) - 1
 BYTE = 0xFF
 INVALID = -1  # also an invalid offset or length
+SELECTED, LEFT_OUT = 1, 2  # of a version; 0: unknown
+SELECTED_VERSION = SELECTED
+NONE_UNKNOWN = ALL_KNOWN
 
 Buffer = bytes | bytearray
+
+
+class SortedColumns(Protocol):
+    """The columns into which rows are sorted (`RowSpans`)."""
+
+    op: bytearray
+    before_kind: bytearray
+    timeline: array[int]
+    commit_lsn: array[int]
+    ordinal: array[int]
+    origin: array[int]
+    lsn: array[int]
+    xid: array[int]
+    commit_time_us: array[int]
+    new_at: array[int]
+    new_length: array[int]
+    old_at: array[int]
+    old_length: array[int]
 
 
 def tuple_bytes(entries: Buffer, start: int, stop: int) -> int:
@@ -205,6 +225,105 @@ def arrange(
                 if rows != 0:
                     ordinal_of_first += rows - 1
     return moved if row == count and at <= tuple_bytes else INVALID
+
+
+class RowSorter:
+    """Sorts the entries of a group into columns, as `arrange` does.
+
+    It holds the columns and a number for each version: taking them at each call would cost more than a few rows.
+    """
+
+    def __init__(self, columns: SortedColumns) -> None:
+        """Sort into `columns`, until others are held."""
+        self.selection = bytearray(1)  # by version
+        self.next_row = array("q", [0])
+        self.hold(columns)
+
+    def hold(self, columns: SortedColumns) -> None:
+        """Sort into these columns, whose length can no longer change."""
+        self.op = columns.op
+        self.before_kind = columns.before_kind
+        self.origin = columns.origin
+        self.lsn = columns.lsn
+        self.ordinal = columns.ordinal
+        self.timeline = columns.timeline
+        self.commit_lsn = columns.commit_lsn
+        self.time = columns.commit_time_us
+        self.xid = columns.xid
+        self.new_at = columns.new_at
+        self.new_length = columns.new_length
+        self.old_at = columns.old_at
+        self.old_length = columns.old_length
+
+    def forget(self) -> None:
+        """Forget which versions are selected: they have other numbers now."""
+        self.selection = bytearray(1)
+
+    def select(self, number: int, is_selected: int) -> None:
+        """Record whether the rows of a version are selected."""
+        self.selection[number] = SELECTED if is_selected else LEFT_OUT
+
+    def count(self, entries: Buffer, versions: int) -> int:
+        """Count the rows of each of so many versions; return one without a selection, or ALL_KNOWN."""
+        if versions > len(self.selection):
+            self.selection = bytearray(self.selection) + bytes(versions - len(self.selection))
+        if versions != len(self.next_row):
+            self.next_row = array("q", bytes(8 * versions))
+        for number in range(versions):
+            self.next_row[number] = 0
+        tally(entries, self.next_row)
+        for number in range(versions):
+            if self.next_row[number] != 0 and self.selection[number] == 0:
+                return number
+        return NONE_UNKNOWN
+
+    def sort(
+        self,
+        entries: Buffer,
+        tuple_bytes: int,
+        runs: int,
+        run_rows: array[int],
+        run_ordinals: array[int],
+        run_timelines: array[int],
+        run_commit_lsns: array[int],
+        run_times: array[int],
+        run_xids: array[int],
+    ) -> list[tuple[int, int, int]] | None:
+        """Sort the counted entries; return number, first row and end of each selected version. None: see `arrange`."""
+        ranges = []
+        rows = 0
+        for number in range(len(self.next_row)):
+            count = self.next_row[number]
+            self.next_row[number] = INVALID
+            if count != 0 and self.selection[number] == SELECTED_VERSION:
+                self.next_row[number] = rows
+                ranges.append((number, rows, rows + count))
+                rows += count
+        moved = arrange(
+            entries,
+            tuple_bytes,
+            run_rows[:runs],
+            run_ordinals,
+            run_timelines,
+            run_commit_lsns,
+            run_times,
+            run_xids,
+            self.next_row,
+            self.op,
+            self.before_kind,
+            self.origin,
+            self.lsn,
+            self.ordinal,
+            self.timeline,
+            self.commit_lsn,
+            self.time,
+            self.xid,
+            self.new_at,
+            self.new_length,
+            self.old_at,
+            self.old_length,
+        )
+        return ranges if moved == rows else None
 
 
 def has_selected(entries: Buffer, start: int, stop: int) -> int:

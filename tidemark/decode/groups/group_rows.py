@@ -9,14 +9,16 @@ from collections.abc import Callable
 
 from tidemark.decode.arrow.batch_costs import VersionCosts
 from tidemark.decode.arrow.batches import RowSpans
-from tidemark.decode.datum.row_entries import ENTRY_BYTES, arrange, has_selected, put_runs, tally, tuple_bytes
+from tidemark.decode.datum.row_entries import ALL_KNOWN, ENTRY_BYTES, RowSorter, has_selected, put_runs, tuple_bytes
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import RowRun
 from tidemark.decode.transactions.rowlog import RelationVersions
 from tidemark.model.change import TransactionEnd
 from tidemark.model.errors import InternalError
+from tidemark.model.relation import Relation
 
 ARENA_KEPT_BYTES = 64 << 20  # a larger arena is not kept
+SORTED_ROWS = 1024  # in memory that is reused
 ARENA_GROWS_BYTES = 1 << 20  # maximum growth beyond the present need; up to here the size doubles
 
 
@@ -82,9 +84,10 @@ class Runs:
             *self._columns,
         )
 
-    def columns(self) -> "list[array[int]]":
-        """Return everything put since `clear`, column by column."""
-        return [column[: self.count] for column in self._columns]
+    @property
+    def columns(self) -> "tuple[array[int], ...]":
+        """The columns, of which the first `count` values were put since `clear`."""
+        return self._columns
 
     def clear(self) -> None:
         """Remove all runs."""
@@ -104,18 +107,21 @@ class Runs:
 class Arenas:
     """The reused memory in which a group builder collects rows, one group after another."""
 
-    __slots__ = ("entries", "runs", "tuples")
+    __slots__ = ("entries", "numbered_by", "rows", "runs", "sorter", "tuples")
 
     def __init__(self) -> None:
         self.entries = Arena()
         self.tuples = Arena()
         self.runs = Runs()
+        self.rows = RowSpans(bytearray(), SORTED_ROWS)
+        self.sorter = RowSorter(self.rows)
+        self.numbered_by: RelationVersions | None = None  # of the sorter's selection
 
 
 class GroupRows:
     """Rows in stream order, and each run's transaction attributes."""
 
-    __slots__ = ("_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "costs")
+    __slots__ = ("_arenas", "_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "costs")
 
     def __init__(self, versions: RelationVersions, arenas: Arenas, uncounted_bytes: int) -> None:
         """Collect in `arenas` and clear them first.
@@ -125,10 +131,12 @@ class GroupRows:
         self._versions = versions
         self.costs = VersionCosts(versions.batch_bytes)
         self._uncounted_bytes = uncounted_bytes
+        self._arenas = arenas
         self._entries, self._tuples, self._runs = arenas.entries, arenas.tuples, arenas.runs
         self._entries.clear()
         self._tuples.clear()
         self._runs.clear()
+        arenas.rows.data = bytearray()
         self._passed_over = 0  # entries of transactions without selected rows: counted, but not collected
 
     def __len__(self) -> int:
@@ -179,52 +187,26 @@ class GroupRows:
         self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
         self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
 
-    def by_version(self, selected: Callable[[int], bool]) -> tuple[RowSpans, list[tuple[int, int, int]]]:
+    def by_version(self, selected: Callable[[Relation], bool]) -> tuple[RowSpans, list[tuple[int, int, int]]]:
         """Return the rows of the selected relation versions, and the number of each version with its rows.
 
-        `selected` is called with the number of a version.
+        They are sorted by version. `selected` is called once for each version. The rows are valid until the next call
+        for these arenas.
         """
-        row_counts = array("q", [0]) * len(self._versions)
-        if tally(self._entries.content(), row_counts) < 0:
-            raise InternalError("collected rows name an unknown relation version")
-        next_row = array("q", [-1]) * len(row_counts)
-        rows = 0
-        ranges = []
-        for number, count in enumerate(row_counts):
-            if count and selected(number):
-                next_row[number] = rows
-                ranges.append((number, rows, rows + count))
-                rows += count
-        return self._arranged(rows, next_row), ranges
-
-    def _arranged(self, rows: int, next_row: "array[int]") -> RowSpans:
-        """Return all rows, sorted by relation version."""
-        out = RowSpans(self._tuples.content(), rows)
-        rows_up_to, ordinals, timelines, commit_lsns, times_us, xids = self._runs.columns()
-        moved = arrange(
-            self._entries.content(),
-            self._tuples.size,
-            rows_up_to,
-            ordinals,
-            timelines,
-            commit_lsns,
-            times_us,
-            xids,
-            next_row,
-            out.op,
-            out.before_kind,
-            out.origin,
-            out.lsn,
-            out.ordinal,
-            out.timeline,
-            out.commit_lsn,
-            out.commit_time_us,
-            out.xid,
-            out.new_at,
-            out.new_length,
-            out.old_at,
-            out.old_length,
-        )
-        if moved != rows:
-            raise InternalError(f"{moved} of {rows} collected rows have tuples")
-        return out
+        entries, runs, sorter = self._entries.content(), self._arenas.runs, self._arenas.sorter
+        if self._arenas.numbered_by is not self._versions:
+            self._arenas.numbered_by = self._versions
+            sorter.forget()
+        while (number := sorter.count(entries, len(self._versions))) != ALL_KNOWN:
+            sorter.select(number, selected(self._versions.relations[number]))
+        rows, count = self._arenas.rows, len(entries) // ENTRY_BYTES
+        if count > SORTED_ROWS:
+            rows = RowSpans(bytearray(), count)
+            sorter.hold(rows)
+        rows.data = self._tuples.content()
+        ranges = sorter.sort(entries, self._tuples.size, runs.count, *runs.columns)
+        if ranges is None:
+            raise InternalError("collected rows and their tuples do not match")
+        if rows is not self._arenas.rows:
+            sorter.hold(self._arenas.rows)
+        return rows, ranges

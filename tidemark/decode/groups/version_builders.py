@@ -5,12 +5,12 @@ cost more than building a batch of one row.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from tidemark.decode.arrow.batch_costs import batch_bytes
 from tidemark.decode.arrow.batch_shapes import SHAPES_KEPT
-from tidemark.decode.arrow.batches import BatchBuilder, SmallBatchBuffers
+from tidemark.decode.arrow.batches import BatchBuilder
+from tidemark.decode.arrow.small_batch import SmallBatches
 from tidemark.decode.groups.group_rows import GroupRows
 from tidemark.decode.groups.partitions import PartitionRoutes
 from tidemark.decode.transactions.rowlog import RelationVersions
@@ -38,18 +38,20 @@ class VersionBuilders:
         self._dialects = dialects
         self._routes = routes
         self._selects = selects
-        self._buffers = SmallBatchBuffers()
+        self._small = SmallBatches()
         self._numbered_by: RelationVersions | None = None
-        self._known: dict[int, _Version | None] = {}  # by number in `_numbered_by`; None: not delivered
+        self._known: dict[int, _Version] = {}  # by number in `_numbered_by`
 
     def build(self, collected: GroupRows) -> tuple[list[list[ChangeBatch]], int, int]:
         """Return the batches of each table that is delivered, the number of their rows, and their fixed size."""
         made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
         row_count = byte_count = 0
-        rows, ranges = collected.by_version(partial(self._is_selected, collected.versions))
+        versions = collected.versions
+        if versions is not self._numbered_by:
+            self._numbered_by, self._known = versions, {}
+        rows, ranges = collected.by_version(self._selects)
         for number, start, stop in ranges:
-            version = self._known[number]
-            assert version is not None, "`by_version` requested it"
+            version = self._known.get(number) or self._describe(versions, number)
             batches = version.builder.build(rows, start, stop)
             if version.is_routed:
                 batches = self._routes.batches(batches)
@@ -59,24 +61,18 @@ class VersionBuilders:
                 made[version.table] = batches
             else:
                 others.extend(batches)
+        rows.data = bytearray()  # NB: the rows are held until the next group, and its arena may be another one
         if len(self._known) > SHAPES_KEPT:  # NB: a builder keeps its shape, and the cache of shapes is bounded
             self._known.clear()
         return list(made.values()), row_count, byte_count
 
-    def _is_selected(self, versions: RelationVersions, number: int) -> bool:
-        if versions is not self._numbered_by:
-            self._numbered_by, self._known = versions, {}
-        if number not in self._known:
-            self._known[number] = self._describe(versions.databases[number], versions.relations[number])
-        return self._known[number] is not None
-
-    def _describe(self, database: Oid, relation: Relation) -> _Version | None:
-        if not self._selects(relation):
-            return None
+    def _describe(self, versions: RelationVersions, number: int) -> _Version:
+        database, relation = versions.databases[number], versions.relations[number]
         target = self._routes.target(relation)
-        return _Version(
+        version = self._known[number] = _Version(
             table=(database, target.oid),
-            builder=BatchBuilder(database, relation, self._dialects[database], buffers=self._buffers),
+            builder=BatchBuilder(database, relation, self._dialects[database], small=self._small),
             batch_bytes=batch_bytes(relation),
             is_routed=target.has_partition_rows or bool(relation.ancestors),
         )
+        return version

@@ -227,7 +227,7 @@ class TestDecodingRenderer:
     def _parts(self, collected: GroupRows) -> list[Lines]:
         """Return the collected rows, one part for each table."""
         databases, relations = collected.versions.databases, collected.versions.relations
-        rows, ranges = collected.by_version(lambda number: self._is_selected(relations[number]))
+        rows, ranges = collected.by_version(self._is_selected)
         return [
             self._table(relations[number], databases[number]).lines(rows.part(start, stop))
             for number, start, stop in ranges

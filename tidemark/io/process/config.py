@@ -5,15 +5,13 @@
 never keys: passwords come from PGPASSFILE or a service file, as libpq reads them.
 """
 
-import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -21,16 +19,15 @@ from msgspec import Meta
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
 from tidemark.io.host.local_path import local_path
-from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
+from tidemark.io.process.config_faults import fault
+from tidemark.io.process.lake_config import LakeConfig
+from tidemark.io.process.plugin_config import BUILT_IN_CONSUMERS, SECTIONS, TRANSFORMS, Options, plugin_faults
 from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mapping import TypeMapping
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
-_WRONG_CHOICE = re.compile(
-    r"Invalid enum value .*( - at `\$\[\d+\]\.(\w+)`)", re.DOTALL
-)  # msgspec's text, which has the value
 RETURN_LAG_SHARE_MAX = 0.25  # of the ring: how far the archiver may be behind when the sidecar requests the return
 RING_SEGMENTS_MIN = 2  # for a node with an archive
 _BOOLEANS = {
@@ -38,6 +35,7 @@ _BOOLEANS = {
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
 }
 
+PLUGIN_SECTIONS = frozenset({*SECTIONS, TRANSFORMS})
 Assigned = Mapping[str, Mapping[str, object]]
 Bytes = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -114,7 +112,8 @@ class TypesConfig(TypeMapping):
 class DeliverConfig:
     """How changes are grouped and delivered."""
 
-    consumer: Literal["outbox", "jsonl", "null"] = "outbox"
+    consumer: Annotated[str, Meta(min_length=1)] = "outbox"
+    serializer: str = ""
     jsonl_file: str = ""
     transactions: bool = False
     group_rows_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 50_000
@@ -127,6 +126,11 @@ class DeliverConfig:
     alive_s: Seconds = 5.0
     hang_s: Seconds = 300.0
     retries_max: Annotated[int, Meta(ge=0, le=1000)] = 5
+
+    @property
+    def is_plugin(self) -> bool:
+        """Return whether the consumer is a plug-in."""
+        return self.consumer not in BUILT_IN_CONSUMERS
 
 
 @dataclass(frozen=True)
@@ -286,6 +290,9 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     log: LogConfig = field(default_factory=LogConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    consumer: Options = field(default_factory=dict)
+    serializer: Options = field(default_factory=dict)
+    transforms: tuple[Options, ...] = ()
 
     def ring_bytes(self, segment_bytes: int) -> int:
         """Return the ring's capacity; the default max(256 MB, 16 segments) holds all WAL that is not archived yet.
@@ -368,15 +375,22 @@ def _from_text(text: str, shape: object) -> object:
 
 @cache
 def _shapes() -> Mapping[str, Mapping[str, object]]:
-    """Return the types of all keys with their bounds, by section."""
+    """Return the types of all keys with their bounds, by section; those of plug-ins are not known here."""
     sections = get_type_hints(Config)
-    return {section: get_type_hints(keys, include_extras=True) for section, keys in sections.items()}
+    return {
+        section: get_type_hints(keys, include_extras=True)
+        for section, keys in sections.items()
+        if section not in PLUGIN_SECTIONS
+    }
 
 
 def _faults(given: Mapping[str, object]) -> list[str]:
     """Return every unknown key and every wrong value, without the value: it may be a secret in the wrong place."""
     faults = []
     for section, values in given.items():
+        if section in PLUGIN_SECTIONS:
+            faults += plugin_faults(section, values)
+            continue
         shapes = _shapes().get(section)
         if shapes is None:
             faults.append(f"unknown key {section}")
@@ -384,34 +398,9 @@ def _faults(given: Mapping[str, object]) -> list[str]:
             faults.append(f"{section}: Expected a section with keys")
         else:
             unknown = [f"unknown key {section}.{key}" for key in values if key not in shapes]
-            wrong = [(key, _fault(values[key], shape)) for key, shape in shapes.items() if key in values]
+            wrong = [(key, fault(values[key], shape)) for key, shape in shapes.items() if key in values]
             faults += [*unknown, *(f"{section}.{key}: {reason}" for key, reason in wrong if reason)]
     return faults
-
-
-def _fault(value: object, shape: object) -> str:
-    """Return what is wrong with a value; "" if nothing is."""
-    try:
-        msgspec.convert(value, shape, strict=False)
-    except msgspec.ValidationError as error:
-        choices = [*shape] if isinstance(shape, type) and issubclass(shape, StrEnum) else get_args(shape)
-        if choices and all(isinstance(choice, str) for choice in choices):
-            return _choice(choices)  # NB: the error has the value
-        return _choice_in_table(str(error)) or str(error)
-    return ""
-
-
-def _choice(choices: Iterable[object]) -> str:
-    return f"Expected one of {', '.join(repr(str(choice)) for choice in choices)}"
-
-
-def _choice_in_table(error: str) -> str:
-    """Return the error for a wrong value in `[[lake.tables]]` with the right ones; "" for another error."""
-    place = _WRONG_CHOICE.fullmatch(error)
-    choices = get_type_hints(LakeTableConfig).get(place[2]) if place is not None else None
-    if place is None or not (isinstance(choices, type) and issubclass(choices, StrEnum)):
-        return ""
-    return f"{_choice(choices)}{place[1]}"
 
 
 def _check_bounds_between_keys(config: Config, where: str) -> None:
@@ -420,8 +409,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         raise BadConfig(
             f"{where}: ring.bytes_max is {config.ring.bytes_max}: at least {RING_BYTES_MIN}, or 0 for the default"
         )
-    if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
-        raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
+    _check_consumer(config, where)
     _check_standby(config, where)
     _check_lake(config.lake, where)
     for key, path in (
@@ -456,6 +444,17 @@ def _check_lake(lake: LakeConfig, where: str) -> None:
             )
         for conflict in one.conflicts():
             raise BadConfig(f"{where}: lake.tables.{number}.{conflict}")
+
+
+def _check_consumer(config: Config, where: str) -> None:
+    if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
+        raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
+    if config.consumer and not config.deliver.is_plugin:
+        raise BadConfig(f"{where}: consumer: {config.deliver.consumer} has no options here; its keys are in [deliver]")
+    if config.deliver.serializer and not config.deliver.is_plugin:
+        raise BadConfig(f"{where}: deliver.serializer: {config.deliver.consumer} takes batches, not records")
+    if config.serializer and not config.deliver.serializer:
+        raise BadConfig(f"{where}: serializer: deliver.serializer names no serializer that has these options")
 
 
 def _check_outbox(config: Config, where: str) -> None:

@@ -26,6 +26,7 @@ from tidemark.wire.state import (
     INCARNATIONS,
     LEDGER,
     MARKER_KEYS,
+    PLUGINS,
     Archiving,
     CopyProgress,
     DamagePolicy,
@@ -34,6 +35,7 @@ from tidemark.wire.state import (
     MarkerKeys,
     OutboxLedger,
     Owner,
+    PluginLog,
     ProcessLog,
     Recopies,
 )
@@ -115,6 +117,11 @@ class StateStore(OpenedState):
         """Read the last end of each process."""
         with self.environment.read() as transaction:
             return self._inside(transaction).processes()
+
+    def plugins(self) -> PluginLog | None:
+        """Read the consumer of this state, and the plug-ins of each daemon; None before the first start."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).get(PLUGINS)
 
     def record_marker_key(self, role: str, name: str) -> None:
         """Record the key by which a daemon writes and reads markers from now on."""

@@ -65,6 +65,11 @@ class WriterWatch:
         self._since_ns = 0
         self._checks = 0
 
+    @property
+    def sees_open(self) -> bool:
+        """Return whether a transaction was open at the last check."""
+        return self._seen is not None
+
     def find_stuck(self, now_boot_ns: int) -> Writing | None:
         """Return the stuck transaction, if there is one; the same one again only after another `stuck_s`."""
         found = self.writing()
@@ -127,7 +132,8 @@ class WriteGuard:
     def _run(self) -> None:
         check_s = min(CHECK_S_MAX, self._stuck_s / CHECKS_PER_WAIT)
         try:
-            while not self._stopping.wait(check_s):
+            # While no transaction is open, checks are half as frequent: each one wakes the processor.
+            while not self._stopping.wait(check_s if self._watch.sees_open else 2 * check_s):
                 stuck = self._watch.find_stuck(boot_ns())
                 if stuck is not None:
                     self.end_writer(stuck)

@@ -20,7 +20,7 @@ from tidemark.decode.catalog.history import Base
 from tidemark.decode.groups.group_builder import GroupBuilder, nothing_copied
 from tidemark.decode.transactions.decoder import Decoder, OnMarker
 from tidemark.engine.batching import DeliveryPacing
-from tidemark.engine.ports import Consumer
+from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
 from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.host.logs import describe_error
@@ -55,6 +55,7 @@ from tidemark.runtime.capture.wal_source import MakeWalSource
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
+from tidemark.runtime.plugins.plugins import Plugins
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.history_start import enter_open
 from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
@@ -111,8 +112,8 @@ class CaptureSettings:
     watchdog_s: float
 
     @classmethod
-    def of(cls, config: Config) -> Self:
-        """Return the settings of a configuration."""
+    def of(cls, config: Config, plugins: Plugins | None = None) -> Self:
+        """Return the settings of a configuration; `plugins`: those that it names, if there are any."""
         return cls(
             config.select,
             config.decode,
@@ -120,7 +121,7 @@ class CaptureSettings:
             config.deliver,
             config.history,
             CopySettings.of(config),
-            TargetSettings.of(config),
+            TargetSettings.of(config, plugins),
             config.archive.keep_bytes,
             config.watchdog.watchdog_s,
         )
@@ -136,7 +137,7 @@ class Capture:
         epoch: Epoch,
         make_wal_source: MakeWalSource,
         *,
-        consumer: Consumer | None = None,
+        consumer: GroupConsumer | None = None,
         on_marker: OnMarker | None = None,
         query_deliverer: QueryDeliverer | None = None,
         in_daemon: bool = False,
@@ -187,7 +188,7 @@ class Capture:
         self.progress.delivered = start
         self._start = start
         self._copies_wait_for = waits_for(view)
-        self._fills_outbox = consumer is None and query_deliverer is None and settings.deliver.consumer == "outbox"
+        self._fills_outbox = consumer is None and query_deliverer is None and settings.target.fills_outbox
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(view, [each.entry.file for each in damaged])
@@ -205,7 +206,9 @@ class Capture:
         names = base.mirrors.remember(beginning.databases)
         maker = TargetMaker(context, settings.target, epoch, self._history, self.progress, self._stopping)
         target, self._liveness = (
-            maker.deliver(consumer, names) if query_deliverer is None else (maker.follow(query_deliverer), None)
+            maker.deliver(consumer, names, beginning.types, self.selected_tables)
+            if query_deliverer is None
+            else (maker.follow(query_deliverer), None)
         )
         self._target = target
         first_copy = FirstCopy(

@@ -17,7 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from tidemark.decode.transactions.committed_run import commit_times_us
-from tidemark.engine.ports import Consumer
+from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
@@ -66,7 +66,7 @@ class ConsumerTarget:
 
     def __init__(
         self,
-        consumer: Consumer,
+        consumer: GroupConsumer,
         store: StateStore,
         epoch: Epoch,
         *,

@@ -1,6 +1,6 @@
 """Built-in consumers: JSON lines to a file or standard output, and one that discards all changes (benchmarks).
 
-They implement `Consumer` of `tidemark.engine.ports`.
+They implement `GroupConsumer` of `tidemark.engine.ports`.
 """
 
 import sys

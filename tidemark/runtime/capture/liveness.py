@@ -9,7 +9,7 @@ offer, is outside of these calls and is not a hang.
 import threading
 from types import TracebackType
 
-from tidemark.engine.ports import Clock, Consumer
+from tidemark.engine.ports import Clock, GroupConsumer
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 
@@ -39,7 +39,7 @@ class _Calling:
 class Liveness:
     """The condition of a consumer, from its start to its end."""
 
-    def __init__(self, consumer: Consumer, *, alive_s: float, hang_s: float, clock: Clock | None = None) -> None:
+    def __init__(self, consumer: GroupConsumer, *, alive_s: float, hang_s: float, clock: Clock | None = None) -> None:
         """Start nothing. `alive_s`: the time to answer `alive()`; `hang_s`: for any other call."""
         self._consumer = consumer
         self._name = type(consumer).__name__

@@ -34,7 +34,7 @@ from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
 CHECK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
-CHECK_QUIET_S = 2.0  # while no WAL comes: it waits in one read
+CHECK_QUIET_S = 2.0  # while no WAL comes
 OFFER_BYTES_MAX = 64 << 10  # how much the ring may have: more is a backlog, which the decode thread decodes first
 LEASED_BYTES_MAX = 1 << 20  # how much the application thread reads in a lease: more is a backlog, for this thread
 RECALL_S = 60.0  # a lease is far shorter, unless the consumer's process hangs
@@ -183,10 +183,10 @@ class NetworkThread(SourceThread):
         """Offer the stream while the application thread keeps reading; raise the error of a read there."""
         self._leased, self._leased_error = stream, None
         lease.offer(stream.wake)
-        reads, check_s = lease.reads, CHECK_S
+        read_lsn, check_s = self._sink.write_lsn, CHECK_S
         while lease.is_used_within(check_s) and not self._stopping.is_set():
-            check_s = CHECK_QUIET_S if lease.reads == reads else CHECK_S
-            reads = lease.reads
+            check_s = CHECK_QUIET_S if self._sink.write_lsn == read_lsn else CHECK_S
+            read_lsn = self._sink.write_lsn
         if not lease.recall(RECALL_S):
             raise InternalError("the application thread did not end its read of the node's stream in time")
         self._leased = None

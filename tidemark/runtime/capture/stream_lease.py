@@ -116,11 +116,6 @@ class StreamLease:
         """Return whether the application thread would read inline, and does not decode; for the network thread."""
         return self.is_awaited and self._state is LeaseState.THREADED
 
-    @property
-    def reads(self) -> int:
-        """How often the application thread began to read."""
-        return self._reads
-
     def offer(self, interrupt: Callable[[], None] | None = None) -> None:
         """Offer the stream; the network thread reads no more. `interrupt` ends a read that waits."""
         self.is_awaited = False

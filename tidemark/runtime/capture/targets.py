@@ -1,26 +1,35 @@
 """Selects the target of a capture: the outbox, a consumer, or none while it follows."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from tidemark.engine.ports import Consumer
+from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.engine.selection import Selection
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config, DeliverConfig, RetryConfig
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
+from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Epoch
+from tidemark.model.relation import Relation
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.capture.delivery import OutboxTarget, Target
 from tidemark.runtime.capture.following import FollowTarget, QueryDeliverer
 from tidemark.runtime.capture.liveness import Liveness
+from tidemark.runtime.capture.transformed_target import TransformedTarget
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
+from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
+from tidemark.runtime.plugins.plugins import Plugins, built_in
+
+SelectedVersions = Callable[[], Iterable[tuple[str, Relation]]]  # the selected tables, with their databases
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +41,26 @@ class TargetSettings:
     selection: Selection
     copying: bool  # existing rows are copied
     unmarked_bytes_max: int  # while it follows
+    plugins: Plugins
     hold_bytes: int = 0  # of the outbox, that a reader may hold; 0: the default
 
     @classmethod
-    def of(cls, config: Config) -> Self:
-        """Return the settings of a configuration."""
+    def of(cls, config: Config, plugins: Plugins | None) -> Self:
+        """Return the settings of a configuration; `plugins`: those that it names, if there are any."""
         return cls(
             config.deliver,
             config.retry,
             config.select.selection(),
             config.copy.enabled,
             config.standby.unmarked_bytes_max,
+            plugins or built_in(config.deliver.consumer),
             config.reader.hold_bytes,
         )
+
+    @property
+    def fills_outbox(self) -> bool:
+        """Return whether the consumer is the outbox."""
+        return self.deliver.consumer == "outbox"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +89,44 @@ class TargetMaker:
             log=context.log,
         )
 
-    def deliver(self, consumer: Consumer | None, names: Mapping[Oid, str]) -> tuple[Target, Liveness | None]:
+    def deliver(
+        self, consumer: GroupConsumer | None, names: Mapping[Oid, str], types: TypeMapping, tables: SelectedVersions
+    ) -> tuple[Target, Liveness | None]:
         """Return the configured target, or `consumer`'s, and the watch on a custom consumer.
 
-        `names`: of the databases, for people.
+        `names`: of the databases, for people. `tables`: to check that the transforms fit them; raise `BadTransform`.
         """
+        plugins = self.settings.plugins
+        if consumer is not None:
+            return self._own(consumer)
+        transforms = GroupTransforms(plugins.transforms, types, self.epoch, names)
+        if plugins.transforms:
+            transforms.check(tables(), keeps_tables=plugins.make_consumer is None)
+        if plugins.make_consumer is not None:
+            plugin = plugins.make_consumer()
+            return self._own(PluginConsumer(plugin, transforms, plugins.serializer, SystemClock()))
+        target, liveness = (
+            (self._outbox(), None) if self.settings.fills_outbox else self._own(_built_in(self.settings.deliver, names))
+        )
+        return TransformedTarget(target, transforms) if plugins.transforms else target, liveness
+
+    def _outbox(self) -> Target:
+        context = self.context
+        context.metrics.outbox_capacity.set(context.store.identity.outbox_bytes_max)
+        return OutboxTarget(
+            context.store,
+            self.epoch,
+            history=self.history,
+            selected_tables=self._selected_tables(),
+            progress=self.progress,
+            hold_bytes=self.settings.hold_bytes,
+            metrics=context.metrics,
+            log=context.log,
+            stopping=self.stopping,
+        )
+
+    def _own(self, consumer: GroupConsumer) -> tuple[Target, Liveness]:
         context, deliver, retry = self.context, self.settings.deliver, self.settings.retry
-        if consumer is None and deliver.consumer == "outbox":
-            context.metrics.outbox_capacity.set(context.store.identity.outbox_bytes_max)
-            outbox = OutboxTarget(
-                context.store,
-                self.epoch,
-                history=self.history,
-                selected_tables=self._selected_tables(),
-                progress=self.progress,
-                hold_bytes=self.settings.hold_bytes,
-                metrics=context.metrics,
-                log=context.log,
-                stopping=self.stopping,
-            )
-            return outbox, None
-        if consumer is None:
-            consumer = _configured(deliver, names)
         liveness = Liveness(consumer, alive_s=deliver.alive_s, hang_s=deliver.hang_s)
         own = ConsumerTarget(
             consumer,
@@ -116,10 +148,10 @@ class TargetMaker:
         return SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
 
 
-def _configured(config: DeliverConfig, names: Mapping[Oid, str]) -> Consumer:
-    """Return the consumer of the configuration, other than the outbox."""
+def _built_in(config: DeliverConfig, names: Mapping[Oid, str]) -> GroupConsumer:
+    """Return the built-in consumer of the configuration, other than the outbox."""
     if config.consumer == "null":
         return NullConsumer()
     if config.consumer == "jsonl":
         return JsonlConsumer(config.jsonl_file, names)
-    raise InternalError(f"deliver.consumer {config.consumer!r} has no consumer")
+    raise InternalError(f"deliver.consumer {config.consumer!r} was not loaded as a plug-in")

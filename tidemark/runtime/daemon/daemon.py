@@ -20,10 +20,8 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.control import DEADLINE_S, CommandHandler
 from tidemark.io.process.disk_space import DiskSpace
-from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, WATCHDOG_S_MIN, HeartbeatFile, Slot
 from tidemark.model.errors import StateError
-from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
 STEP_S = 0.2
@@ -66,15 +64,12 @@ class Work(Protocol):
 class Daemon:
     """Runs a piece of work until it has to end."""
 
-    def __init__(
-        self, work: Work, beat: HeartbeatFile, slot: Slot, *, metrics: Metrics, log: Log, disk_space: DiskSpace
-    ) -> None:
+    def __init__(self, work: Work, beat: HeartbeatFile, slot: Slot, *, log: Log, disk_space: DiskSpace) -> None:
         self._work = work
         self._disk_space = disk_space
         self._is_started = False
         self._beat = beat
         self._slot = slot
-        self._metrics = metrics
         self._log = log
         self._woken = threading.Event()
         self._is_over = False
@@ -114,7 +109,6 @@ class Daemon:
                 self._beat.beat(self._slot)
                 notify(ALIVE)
             self._work_on()
-            self._report_heartbeats()
             while True:
                 try:
                     command = self._commands.get_nowait()
@@ -145,11 +139,6 @@ class Daemon:
             notify(READY)
             self._log.info("ready")
             self._woken.set()  # the first step is not delayed
-
-    def _report_heartbeats(self) -> None:
-        for role in Role:
-            age_s = self._beat.age_s(Slot[role.name])
-            self._metrics.heartbeat_age(role).set(NO_HEARTBEAT_S if age_s is None else age_s)
 
     def _stop_work(self, error: BaseException | None) -> None:
         try:

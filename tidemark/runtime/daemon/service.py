@@ -21,13 +21,13 @@ from tidemark.io.process.control import ControlServer
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.marker_key import load_marker_key
-from tidemark.io.process.metrics import Metrics
+from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.reader_holds import default_hold_bytes, held_bytes
@@ -44,6 +44,8 @@ from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
+from tidemark.runtime.plugins.plugin_uses import record_plugins
+from tidemark.runtime.plugins.plugins import Plugins, load_plugins
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.recopies import REFUSED_HINT
@@ -62,6 +64,7 @@ class DaemonContext:
     node_requests: NodeRequests
     markers: MarkerReader
     fence: Fence
+    plugins: Plugins
 
 
 MakeWork = Callable[[DaemonContext, Config], Work]
@@ -79,7 +82,8 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
             configure_logs(config.log.format, config.log.level)
             folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
             folder.relax_umask()
-            _serve(role, config, folder, log, make_work, moved=moved)
+            plugins = load_plugins(config, str(config_path or "the environment"))
+            _serve(role, config, folder, log, make_work, plugins=plugins, moved=moved)
         except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
             sys.exit(report_ending(log, f"{role.value} ends", error))
 
@@ -94,7 +98,9 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
     return click.Command(role.value, callback=main, params=options, help=help_text)
 
 
-def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, moved: bool) -> None:
+def _serve(
+    role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, plugins: Plugins, moved: bool
+) -> None:
     """Run until a signal, a `stop` command or an error; raise the error."""
     arm_from_environment(HandoverPoint, WritePoint)
     slot = Slot[role.name]
@@ -109,6 +115,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
+        when_space_allows(partial(record_plugins, store, role, plugins.uses, log), folder.root, log)
         metrics = Metrics(store.identity.capture)
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
@@ -124,16 +131,18 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
+        for other in Role:
+            metrics.heartbeat_age(other).set_function(partial(_heartbeat_age_s, beat, Slot[other.name]))
         context, key = CaptureContext(store, metrics, log), load_marker_key(config, folder)
         when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(store.identity, key, metrics, log)
         node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, counts=metrics, log=log)
         check_archiving(config.archive, store, node_requests)
         fence = Fence(context, incarnation, node_requests)
-        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence), config)
+        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence, plugins), config)
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
-        daemon = Daemon(work, beat, slot, metrics=metrics, log=log, disk_space=disk_space)
+        daemon = Daemon(work, beat, slot, log=log, disk_space=disk_space)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)
@@ -171,6 +180,12 @@ def _warn_of_refused(store: StateStore, log: Log) -> None:
             count=len(refused),
             hint=REFUSED_HINT,
         )
+
+
+def _heartbeat_age_s(beat: HeartbeatFile, slot: Slot) -> float:
+    """Return the age for the metric, at a scrape."""
+    age_s = beat.age_s(slot)
+    return NO_HEARTBEAT_S if age_s is None else age_s
 
 
 def _held_by_readers(store: StateStore) -> Mapping[str, int | None]:

@@ -86,9 +86,7 @@ def give_up(
     assert before.start is not None, "found by `find_break`"
     at = seeded(config, store, before, observer)
     tables = (
-        table_corrections(store, before, at, config.select.selection(), WrongTables(None))
-        if config.copy.enabled
-        else TableCorrections()
+        table_corrections(config, store, before, at, WrongTables(None)) if config.copy.enabled else TableCorrections()
     )
     loss = Loss(
         at_us=SystemClock().wall_us(),

@@ -35,6 +35,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.first_copy.selected_tables import COPIED_KIND
+from tidemark.runtime.plugins.delivered_versions import delivered_versions
 from tidemark.runtime.seed.initialise import beginning_of, write_base
 from tidemark.runtime.seed.seeding import Seed
 from tidemark.wire.outbox import encode_group
@@ -118,9 +119,12 @@ def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, sn
 
 
 def table_corrections(
-    store: StateStore, view: StateView, at: Resumption, selection: Selection, wrong: WrongTables
+    config: Config, store: StateStore, view: StateView, at: Resumption, wrong: WrongTables
 ) -> TableCorrections:
     """Return the corrections of the `wrong` tables, from the catalogs there and the last delivered descriptions."""
+    assert view.beginning is not None, "something was begun"
+    selection = config.select.selection()
+    delivered = delivered_versions(config, view.beginning.types, at.mirrors.names)
     latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
     items: list[CorrectionItem] = []
     copies: dict[TableKey, CopyProgress] = {}
@@ -132,7 +136,7 @@ def table_corrections(
         mirror = at.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
         copy, latest_version = view.copies.get(key), latest.get(key)
-        shown = under_own_name(now, selection.root_of) if now is not None else None
+        shown = delivered(key[0], under_own_name(now, selection.root_of) if now is not None else None)
         if now is None:
             if copy is not None:
                 gone.append(key)

@@ -70,9 +70,7 @@ def rewind(
         at = seeded(config, store, kept, observer)
         wrong = WrongTables(None, created_on_dead_branch=True)
     again = config.copy.enabled
-    tables = (
-        table_corrections(store, before, at, selection, wrong) if again else copies_without_snapshots(before, wrong)
-    )
+    tables = table_corrections(config, store, before, at, wrong) if again else copies_without_snapshots(before, wrong)
     rewind = Rewind(
         at_us=SystemClock().wall_us(),
         timeline=branch.timeline,

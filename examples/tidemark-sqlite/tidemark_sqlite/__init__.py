@@ -1,0 +1,114 @@
+"""Writes changes into a file of SQLite: rows, the position of each table and the epoch in one transaction.
+
+A change is there once, although Tidemark delivers at least once: what is not above the position of its table was
+written before. A process that was replaced writes nothing: the file has a greater epoch than it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemark import (
+    Batch,
+    Change,
+    Consumer,
+    ConsumerFailed,
+    CopyBoundary,
+    Delivery,
+    Epoch,
+    Position,
+    Truncation,
+)
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS fence (timeline INT NOT NULL, number INT NOT NULL);
+CREATE TABLE IF NOT EXISTS positions (
+    "table" TEXT PRIMARY KEY, timeline INT NOT NULL, commit_lsn INT NOT NULL, ordinal INT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS changes (
+    "table" TEXT NOT NULL, epoch_timeline INT NOT NULL, epoch INT NOT NULL, op TEXT NOT NULL,
+    timeline INT NOT NULL, commit_lsn INT NOT NULL, ordinal INT NOT NULL, before TEXT, after TEXT
+);
+"""
+Record = tuple[str, int, int, int, str | None, str | None]  # operation; timeline, commit LSN, ordinal; both sides
+NOWHERE = (0, 0, 0)
+
+
+class SqliteConsumer(Consumer):
+    """A consumer with the options `file` and `busy_s`."""
+
+    def __init__(self, file: Path, busy_s: float = 30.0) -> None:
+        """`file`: created if it is missing. `busy_s`: how long a transaction waits for another one of the file."""
+        if not file.is_absolute():
+            raise ValueError("file must be an absolute path: the daemons have different working directories")
+        self._file = file
+        self._busy_s = busy_s
+        self._epoch = (0, 0)
+        self._database: sqlite3.Connection | None = None
+
+    def on_assigned(self, epoch: Epoch, start: Position) -> None:
+        """Open the file and raise its fence to the epoch."""
+        del start  # the file has its own positions
+        self._epoch = (epoch.timeline, epoch.number)
+        self._database = sqlite3.connect(self._file, self._busy_s, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.executescript(TABLES)
+        with self._transaction():
+            pass
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        """Write everything in one transaction, and confirm it."""
+        with self._transaction() as database:
+            for item in delivery.items:
+                if isinstance(item, Batch):
+                    self._write(database, item.table, [_record(change) for change in item])
+                elif isinstance(item, Truncation):
+                    truncation = ("t", *_key(item.position), None, None)
+                    self._write(database, item.relation.qualified_name, [truncation])
+                elif isinstance(item, CopyBoundary) and item.begin:  # also of a copy that was interrupted
+                    name = (item.relation.qualified_name,)
+                    database.execute('DELETE FROM changes WHERE "table" = ?', name)
+                    database.execute('DELETE FROM positions WHERE "table" = ?', name)
+        return True
+
+    def stop(self) -> None:
+        """Close the file."""
+        if self._database is not None:
+            self._database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction; raise if a later epoch has written."""
+        assert self._database is not None, "it was assigned"
+        with self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            fence = database.execute("SELECT timeline, number FROM fence").fetchone()
+            if fence is not None and fence > self._epoch:
+                raise ConsumerFailed(f"{self._file} has the epoch {fence}, this process {self._epoch}")
+            if fence != self._epoch:
+                database.execute("DELETE FROM fence")
+                database.execute("INSERT INTO fence VALUES (?, ?)", self._epoch)
+            yield database
+
+    def _write(self, database: sqlite3.Connection, table: str, records: Sequence[Record]) -> None:
+        """Write the changes above the position of their table, and the new position."""
+        select = 'SELECT timeline, commit_lsn, ordinal FROM positions WHERE "table" = ?'
+        position = database.execute(select, (table,)).fetchone() or NOWHERE
+        new = [(table, *self._epoch, *record) for record in records if record[1:4] > position]
+        if new:
+            database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
+            database.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", (table, *records[-1][1:4]))
+
+
+def _record(change: Change) -> Record:
+    return (change.op.value, *_key(change.position), _json(change.before), _json(change.after))
+
+
+def _key(position: Position) -> tuple[int, int, int]:
+    return (position.timeline, position.commit_lsn, position.ordinal)
+
+
+def _json(row: object) -> str | None:
+    return None if row is None else json.dumps(row, default=str)

@@ -1,0 +1,202 @@
+"""Plug-ins in a daemon: masks before the outbox and the lake, the record in the state, and faults by exit code."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.lakes.lakes import feed_by_hand, replica_rows
+from tests.support.plugins.daemons import file_rows, use_config
+from tests.support.processes.captures import Sidecar, change_log
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.failover import Archiver
+from tests.support.processes.waiting import let_pass
+from tests.support.servers.postgres import Cluster
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ExitCode
+
+PLUGINS = "tests.support.plugins.bad_plugins"
+MASK = "[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['public.person.email']\nconstant = 'masked'\n"
+CANARY = "canary-of-the-source"
+KILLS = 2  # after the one in the first copy
+SEED = 20261127
+UNMASKED = ("copy", "spill", "history")  # of the state folder: waiting WAL, open transactions, constants of DDL
+OLD_ROWS = 2_000
+
+
+@pytest.fixture
+def sidecar(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
+    """A state over a database with a table, no process started."""
+    cluster.sql("CREATE TABLE person (id int PRIMARY KEY, email text, note text)", database)
+    made = Sidecar(cluster, database, tmp_path)
+    made.init()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def files_with(text: str, folder: StateFolder, *others: Path) -> list[str]:
+    """Return the files of a state and of `others` that contain a text, except where WAL is kept as it is."""
+    found = [path for path in folder.root.rglob("*") if path.is_file()]
+    checked = [path for path in found if path.relative_to(folder.root).parts[0] not in UNMASKED]
+    return [str(path) for path in (*checked, *others) if text.encode() in path.read_bytes()]
+
+
+def test_masked_values_reach_no_file_of_ours_through_copies_kills_and_rewrites(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """NB: the notes show that the search finds what is not masked."""
+    cluster.sql("CREATE TABLE person (id int PRIMARY KEY, email text DEFAULT 'x', note text)", database)
+    rows = f"SELECT n, '{CANARY}-' || n, 'plain-note-' || n"
+    cluster.sql(f"INSERT INTO person {rows} FROM generate_series(1, {OLD_ROWS}) n", database)
+    small = {"TIDEMARK_DELIVER__GROUP_ROWS_MAX": "200", "TIDEMARK_DECODE__MEMORY_BYTES": str(1 << 20)}
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **small)
+    use_config(MASK.replace("email", "e*"), sidecar)
+    sidecar.init()
+    dice = random.Random(SEED)
+    try:
+        sidecar.start()
+        let_pass(dice.uniform(0, 0.3), "a random moment of the copy")
+        sidecar.kill()
+        assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []
+        sidecar.start()
+        sidecar.catch_up()
+        for kill in range(KILLS):
+            first = OLD_ROWS + 1 + kill * OLD_ROWS
+            cluster.sql(f"INSERT INTO person {rows} FROM generate_series({first}, {first + OLD_ROWS - 1}) n", database)
+            cluster.sql(f"UPDATE person SET email = '{CANARY}-again' WHERE id % 7 = {kill}", database)
+            let_pass(dice.uniform(0, 0.3), "a random moment of the stream")
+            sidecar.kill()
+            assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []
+            sidecar.start()
+        cluster.sql(f"ALTER TABLE person ADD COLUMN extra text DEFAULT '{CANARY}-constant'", database)
+        cluster.sql(f"ALTER TABLE person ALTER COLUMN email SET DEFAULT '{CANARY}-default'", database)
+        cluster.sql("ALTER TABLE person ALTER COLUMN note TYPE varchar(40)", database)
+        items = sidecar.catch_up()
+        feed_by_hand(sidecar.folder, tmp_path / "lake", "by_hand")
+        assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []
+    finally:
+        sidecar.close()
+    found = change_log(items, "person")
+    assert {after["email"] for row in found if isinstance(after := row["_after"], dict)} == {"masked"}
+    assert {"c", "i", "u", "r"} <= {row["_op"] for row in found}
+    assert files_with("plain-note-", sidecar.folder) == [str(sidecar.folder.root / "lmdb" / "data.mdb")]
+    (folder,) = (tmp_path / "lake").glob("*/public/person")
+    replica = replica_rows(tmp_path / "lake", str(folder.relative_to(tmp_path / "lake")))
+    assert len(replica) == (KILLS + 1) * OLD_ROWS
+    assert {(row["email"], row["extra"]) for row in replica} == {("masked", "masked")}
+    for name in UNMASKED:
+        for path in (sidecar.folder.root / name).rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_rows_pass_transforms_before_a_plugin(sidecar: Sidecar, tmp_path: Path) -> None:
+    file = tmp_path / "changes.db"
+    use_config(
+        f"[deliver]\nconsumer = 'tests.support.plugins.recording:SqliteConsumer'\n[consumer]\nfile = '{file}'\n{MASK}",
+        sidecar,
+    )
+    sidecar.start()
+    sidecar.cluster.sql(f"INSERT INTO person VALUES (1, '{CANARY}', 'n')", sidecar.database)
+    sidecar.wait_until(lambda: len(file_rows(file, "public.person")) == 1, "the row")
+    assert sidecar.stop() == ExitCode.SUCCESS
+    (row,) = file_rows(file, "public.person")
+    assert row.after == '{"id": 1, "email": "masked", "note": "n"}'
+    assert files_with(CANARY, sidecar.folder, sidecar.log_path, file) == []
+    shown = succeeded(cdcctl("status", "--state", sidecar.folder.root, "--json")).out.decode()
+    assert '"consumer": "tidemark_sqlite:SqliteConsumer"' in shown
+    assert "tidemark.transforms.masks:Mask" in shown
+
+
+def test_a_state_refuses_another_consumer_and_names_both(sidecar: Sidecar) -> None:
+    accepting = f"[deliver]\nconsumer = '{PLUGINS}:AcceptingConsumer'\n"
+    use_config(accepting, sidecar)
+    sidecar.start()
+    assert sidecar.stop() == ExitCode.SUCCESS
+    use_config("", sidecar)
+    refused = sidecar.refuses(
+        ExitCode.CONFIG, f"deliver.consumer is outbox, and this state delivers to {PLUGINS}:AcceptingConsumer"
+    )
+    assert f"restore deliver.consumer = '{PLUGINS}:AcceptingConsumer'" in str(refused["hint"])
+    use_config(accepting, sidecar)
+    sidecar.start()
+
+
+def test_a_daemon_with_other_transforms_than_the_running_one_is_refused(sidecar: Sidecar, tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()
+    archiver = Archiver(sidecar.cluster, sidecar.database, tmp_path, TIDEMARK_ARCHIVE__FOLDER=str(tmp_path / "wal"))
+    use_config(MASK, sidecar)
+    use_config(MASK.replace("masked", "hidden"), archiver)
+    sidecar.start()
+    try:
+        refused = archiver.refuses(
+            ExitCode.CONFIG, "the configuration of the archiver has tidemark.transforms.masks:Mask"
+        )
+        assert "the sidecar, which runs" in str(refused["error"])
+        assert "stop both daemons" in str(refused["hint"])
+        assert sidecar.stop() == ExitCode.SUCCESS
+        archiver.start()  # the operator has changed both, and starts with this one
+        sidecar.refuses(ExitCode.CONFIG, "and the archiver, which runs, has")
+    finally:
+        archiver.close()
+
+
+def test_different_versions_of_a_plugin_are_reported(sidecar: Sidecar, tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()
+    archiver = Archiver(sidecar.cluster, sidecar.database, tmp_path, TIDEMARK_ARCHIVE__FOLDER=str(tmp_path / "wal"))
+    use_config(f"[deliver]\nconsumer = '{PLUGINS}:VersionedConsumer'\n", sidecar, archiver)
+    archiver.options["PLUGIN_VERSION"] = "8"
+    sidecar.start()
+    try:
+        archiver.start()
+        event = archiver.wait_for_event("sidecar and archiver have different versions of a plug-in")
+        assert event["versions"] == {"archiver": "8", "sidecar": "7"}
+        assert event["plugin"] == f"{PLUGINS}:VersionedConsumer"
+    finally:
+        archiver.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reported"),
+    [
+        (f"[deliver]\nconsumer = '{PLUGINS}:RaisingConsumer'", ExitCode.CONSUMER_FAILED, "raised ValueError: no"),
+        (MASK.replace("email", "mail"), ExitCode.CONFIG, "public.person has no column mail; its columns are id, email"),
+    ],
+)
+def test_a_daemon_refuses_a_wrong_plugin_at_its_start(
+    sidecar: Sidecar, text: str, code: ExitCode, reported: str
+) -> None:
+    """NB: `test_plugin_config` has the other faults of a configuration."""
+    use_config(text, sidecar)
+    sidecar.refuses(code, reported)
+
+
+def test_a_transform_that_a_new_version_does_not_fit_stops_before_its_rows_and_loses_none(sidecar: Sidecar) -> None:
+    use_config(MASK, sidecar)
+    sidecar.start()
+    for statement in (
+        f"INSERT INTO person VALUES (1, '{CANARY}')",
+        "ALTER TABLE person RENAME COLUMN email TO mail",
+        f"INSERT INTO person VALUES (2, '{CANARY}')",
+    ):
+        sidecar.cluster.sql(statement, sidecar.database)
+    sidecar.ended(ExitCode.CONFIG, "public.person has no column email; its columns are id, mail, note")
+    use_config(MASK.replace("email", "email|mail"), sidecar)
+    sidecar.start()
+    rows = [row["_after"] for row in change_log(sidecar.catch_up(), "person")]
+    assert rows == [{"id": 1, "email": "masked", "note": None}, {"id": 2, "mail": "masked", "note": None}]
+    assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []
+
+
+def test_an_error_of_a_transform_and_a_silent_serializer_end_the_daemon_without_a_value(sidecar: Sidecar) -> None:
+    consumer = f"[deliver]\nconsumer = '{PLUGINS}:AcceptingConsumer'\n"
+    use_config(f"{consumer}serializer = '{PLUGINS}:SilentSerializer'\n", sidecar)
+    sidecar.start()
+    sidecar.cluster.sql(f"INSERT INTO person VALUES (1, '{CANARY}')", sidecar.database)
+    sidecar.ended(ExitCode.CONSUMER_FAILED, "SilentSerializer returned NoneType for public.person")
+    use_config(f"{consumer}[[transforms]]\nuse = 'tidemark:OnRow'\nfunction = '{PLUGINS}:leaking'\n", sidecar)
+    sidecar.start(wait=False)
+    sidecar.ended(ExitCode.CONSUMER_FAILED, "a transform of OnRow(leaking) raised ValueError on public.person")
+    assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []

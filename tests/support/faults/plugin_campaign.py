@@ -1,0 +1,120 @@
+"""SIGKILLs of a sidecar whose consumer is a plug-in, then a failover to the archiver, and the return.
+
+python -m tests.support.faults.plugin_campaign [--kills 50] [--seed 1]     (scripts/plugin_kills)
+
+Every change is in the file of the example's consumer once and in order, under epochs that grow, and a run delivers only
+what was not confirmed before it.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.plugins.daemons import file_rows, use_config
+from tests.support.plugins.recording import Place, place_of, recorded_runs
+from tests.support.processes.failover import Pair, archiving_node
+from tests.support.processes.waiting import let_pass
+from tests.support.servers.archiving import ArchivingServer
+from tests.support.servers.postgres import Cluster
+from tidemark.io.state.state import StateStore
+from tidemark.model.mode import Stage
+
+ROWS_MAX = 10_000_000
+RECORDING = "tests.support.plugins.recording:RecordingConsumer"
+
+
+def kill_with_plugin(node: ArchivingServer, root: Path, *, kills: int, seed: int) -> int:
+    """Kill, fail over and return; check what was delivered, and return the number of changes."""
+    file, record = root / "changes.db", root / "record.jsonl"
+    pair = Pair(node, root)
+    options = f"[consumer]\nfile = '{file}'\nrecord = '{record}'\n"
+    use_config(f"[deliver]\nconsumer = '{RECORDING}'\n{options}", pair.sidecar, pair.archiver)
+    pair.sidecar.init()
+    dice = random.Random(seed)
+    committed: list[int] = []
+    confirmed: list[Place] = []
+
+    def deliver_and_kill() -> None:
+        before = len(file_rows(file))
+        pair.wait_for(lambda: len(file_rows(file)) > before, "delivery")
+        let_pass(dice.uniform(0, 0.3), "a random moment for the kill")
+        pair.sidecar.kill()
+        confirmed.append(_confirmed_place(pair))
+
+    try:
+        with _inserting(node.node, committed):
+            for _ in range(kills):
+                pair.sidecar.start()
+                deliver_and_kill()
+            pair.start()  # only now, or the archiver would take over while a start takes long
+            deliver_and_kill()
+            pair.wait_for_stage(Stage.ARCHIVE)
+        node.switch()
+        pair.wait_for(lambda: len(file_rows(file)) >= len(committed), "the archiver's changes")
+        pair.sidecar.start()
+        pair.wait_for_stage(Stage.REALTIME)
+        node.node.sql(f"INSERT INTO account VALUES ({ROWS_MAX}, 'last')")
+        pair.wait_for(lambda: len(file_rows(file)) > len(committed), "the change after the return")
+    finally:
+        pair.close()
+    rows = file_rows(file)
+    assert [json.loads(row.after or "")["id"] for row in rows] == [*committed, ROWS_MAX], "lost or repeated"
+    assert [row.place for row in rows] == sorted({row.place for row in rows})
+    assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
+    runs = recorded_runs(record)
+    assert [run.epoch for run in runs] == sorted({run.epoch for run in runs})
+    assert len(runs) >= kills + 3, "each run, the archiver's, and the one after the return"
+    for run in runs:
+        assert all(place > run.start for place in run.positions), "a confirmed change came again"
+    assert [run.start for run in runs[1 : kills + 2]] == confirmed, "a run begins behind what was confirmed"
+    return len(rows)
+
+
+@contextmanager
+def _inserting(node: Cluster, committed: list[int]) -> Iterator[None]:
+    """Insert rows, a transaction each, until the end of the block."""
+    ending = threading.Event()
+
+    def insert() -> None:
+        with node.connect("postgres") as session:
+            for number in range(1, ROWS_MAX):
+                session.execute("INSERT INTO account VALUES (%s, 'n')", (number,))
+                committed.append(number)
+                if ending.wait(0.002):
+                    return
+
+    thread = threading.Thread(target=insert)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def _confirmed_place(pair: Pair) -> Place:
+    with StateStore.open(pair.sidecar.folder, read_only=True) as store:
+        delivered = store.marks().delivered
+    assert delivered is not None
+    return place_of(delivered.pointer.position)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/plugin_kills")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    with archiving_node() as node, tempfile.TemporaryDirectory() as root:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        changes = kill_with_plugin(node, Path(root), kills=chosen.kills, seed=chosen.seed)
+    sys.stdout.write(f"{chosen.kills} kills and a failover: {changes} changes, lost 0, repeated after confirmation 0\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Plug-ins with faults."""
+
+import os
+from collections.abc import Sequence
+
+from tidemark import Batch, Change, Consumer, Delivery, Epoch, Position, SerializedRecord, Serializer
+
+
+class AcceptingConsumer(Consumer):
+    """Confirms everything."""
+
+    version = "7"
+
+    def __init__(self, note: str = "") -> None:
+        self.note = note
+        self.delivered: list[Delivery] = []
+
+    def on_assigned(self, epoch: Epoch, start: Position) -> None:
+        pass
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        self.delivered.append(delivery)
+        return True
+
+
+class VersionedConsumer(AcceptingConsumer):
+    version = os.environ.get("PLUGIN_VERSION", "7")
+
+
+class RaisingConsumer(AcceptingConsumer):
+    def __init__(self) -> None:
+        raise ValueError("no target")
+
+
+class IncompleteConsumer(Consumer):
+    def on_assigned(self, epoch: Epoch, start: Position) -> None:
+        pass
+
+
+class SilentSerializer(Serializer):
+    """Returns nothing."""
+
+    def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
+        del batch, now_ns
+        return None  # type: ignore[return-value]
+
+
+def leaking(change: Change) -> Change:
+    """Raise an error whose text has a value of the row."""
+    raise ValueError(f"cannot process {change.after}")

@@ -1,0 +1,58 @@
+"""The consumer of the example package, with a record of what it was called with."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark_sqlite import SqliteConsumer
+
+from tidemark import Batch, Delivery, Epoch, Position
+
+Place = tuple[int, int, int]  # timeline, commit LSN, ordinal
+
+
+class DeliveredRun(NamedTuple):
+    """What one capture delivered."""
+
+    epoch: tuple[int, int]
+    start: Place
+    positions: list[Place]  # of its rows, in the order of delivery
+
+
+class RecordingConsumer(SqliteConsumer):
+    """Appends each call to a file before it is made."""
+
+    version = "recording"
+
+    def __init__(self, file: Path, record: Path) -> None:
+        super().__init__(file)
+        self._record = record
+
+    def on_assigned(self, epoch: Epoch, start: Position) -> None:
+        self._append({"epoch": [epoch.timeline, epoch.number], "start": place_of(start)})
+        super().on_assigned(epoch, start)
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        batches = [item for item in delivery.items if isinstance(item, Batch)]
+        self._append({"positions": [place_of(each) for batch in batches for each in batch.positions()]})
+        return super().on_delivery(delivery)
+
+    def _append(self, line: dict[str, object]) -> None:
+        with self._record.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def place_of(position: Position) -> Place:
+    return (position.timeline, position.commit_lsn, position.ordinal)
+
+
+def recorded_runs(record: Path) -> list[DeliveredRun]:
+    """Return the runs in a record; a kill may have cut its last line."""
+    runs: list[DeliveredRun] = []
+    for line in record.read_text().splitlines():
+        found = json.loads(line)
+        if "epoch" in found:
+            runs.append(DeliveredRun(tuple(found["epoch"]), tuple(found["start"]), []))
+        else:
+            runs[-1].positions.extend(tuple(each) for each in found["positions"])
+    return runs

@@ -1,0 +1,68 @@
+"""docs/consumers.md: its example runs as it is written, and its configuration is accepted."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.forged.groups import batch, position
+from tests.unit.plugins.test_group_transforms import EPOCH, group_of, transforms_of
+from tidemark import Consumer, ConsumerFailed, Delivery
+from tidemark.io.process.config import parse_config
+from tidemark.runtime.plugins.plugin_path import CONSUMERS, SERIALIZERS, TRANSFORMS
+from tidemark.runtime.plugins.plugins import load_plugins
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "consumers.md").read_text()
+NAME = "my_package.consumers"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that the page writes."""
+    made = ModuleType(NAME)
+    exec(blocks("python")[0], vars(made))
+    monkeypatch.setitem(sys.modules, NAME.partition(".")[0], ModuleType("my_package"))
+    monkeypatch.setitem(sys.modules, NAME, made)
+    return made
+
+
+def test_the_example_writes_what_it_is_called_with(example: ModuleType, tmp_path: Path) -> None:
+    consumer = vars(example)["LinesConsumer"](tmp_path / "lines.jsonl")
+    assert isinstance(consumer, Consumer)
+    group = group_of(batch(100, [1, 2]))
+    items = transforms_of().batches(batch(100, [1, 2]))
+    consumer.on_assigned(EPOCH, position(90))
+    assert consumer.on_delivery(Delivery(items, group.last.position)) is True
+    assert (tmp_path / "lines.jsonl").read_text().splitlines() == [
+        '["public.account", "i", {"id": 1, "note": "x"}]',
+        '["public.account", "i", {"id": 2, "note": "x"}]',
+    ]
+    with pytest.raises(ConsumerFailed, match="is no folder"):
+        vars(example)["LinesConsumer"](tmp_path / "none" / "lines").on_assigned(EPOCH, position(90))
+
+
+@pytest.mark.usefixtures("example")
+def test_the_example_of_a_configuration_is_accepted(tmp_path: Path) -> None:
+    key = tmp_path / "mask.key"
+    key.write_text("0123456789abcdef")
+    key.chmod(0o600)
+    text = blocks("toml")[0].replace("/etc/tidemark/mask.key", str(key))
+    plugins = load_plugins(parse_config(text, {}, where="t"), "t")
+    assert plugins.uses.consumer.name == f"{NAME}:LinesConsumer"
+    assert len(plugins.transforms) == 1
+
+
+def test_the_groups_of_entry_points_and_the_examples_package_are_those_of_the_page() -> None:
+    for group in (CONSUMERS.group, SERIALIZERS.group, TRANSFORMS.group):
+        assert f"`{group}`" in TEXT
+    shown = tomllib.loads(blocks("toml")[1])["project"]["entry-points"]
+    package = tomllib.loads((ROOT / "examples" / "tidemark-sqlite" / "pyproject.toml").read_text())
+    assert package["project"]["entry-points"] == shown

@@ -1,0 +1,114 @@
+"""A plug-in as a consumer of groups: batches, records, confirmation, and faults."""
+
+import pytest
+
+from tests.support.forged.groups import batch, position, relation
+from tests.support.plugins.bad_plugins import AcceptingConsumer, SilentSerializer
+from tests.unit.plugins.test_group_transforms import EPOCH, altered, group_of, transforms_of
+from tidemark import Batch, Delivery, FlatJson, Mask, Route, SerializedBatch, Transform
+from tidemark.io.host.clock import SystemClock
+from tidemark.model.errors import ConsumerFailed, ExitCode
+from tidemark.model.lsn import SystemIdentifier
+from tidemark.model.position import Partition
+from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
+from tidemark.serializers.serializer import Serializer, SerializerFailed
+from tidemark.transforms.transform import BadTransform
+
+PARTITION = Partition(SystemIdentifier(7))
+
+
+class AnsweringConsumer(AcceptingConsumer):
+    """Answers each delivery as it was told."""
+
+    def __init__(self, *answers: object) -> None:
+        super().__init__()
+        self._answers = list(answers)
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        super().on_delivery(delivery)
+        return self._answers.pop(0)  # type: ignore[return-value]
+
+
+def consumer_of(
+    plugin: AcceptingConsumer, *transforms: Transform, serializer: Serializer | None = None
+) -> PluginConsumer:
+    made = PluginConsumer(plugin, transforms_of(*transforms), serializer, SystemClock())
+    made.on_assigned(PARTITION, EPOCH, group_of().last)
+    return made
+
+
+def test_a_group_is_delivered_as_batches_and_events_in_order_with_its_position() -> None:
+    plugin = AcceptingConsumer()
+    event = altered(None, relation())
+    made = consumer_of(plugin, Mask("public.account.note"), Route("accounts", tables="public.account"))
+    assert made.on_events(iter([group_of(event, batch(100, [1, 2]))])) is True
+    (delivery,) = plugin.delivered
+    first, second = delivery.items
+    assert first is event
+    assert isinstance(second, Batch)
+    assert (second.table, second.database, second.epoch) == ("accounts", "shop", EPOCH)
+    assert [change.after for change in second] == [{"id": 1, "note": None}, {"id": 2, "note": None}]
+    assert delivery.position == position(100, 9)
+
+
+def test_a_call_takes_one_group_so_that_an_error_repeats_no_other() -> None:
+    plugin = AcceptingConsumer()
+    groups = iter([group_of(batch(100, [1])), group_of(batch(200, [2]))])
+    assert consumer_of(plugin).on_events(groups) is True
+    assert len(plugin.delivered) == 1
+    assert next(groups, None) is not None
+
+
+def test_without_a_group_the_plugin_may_confirm() -> None:
+    plugin = AnsweringConsumer(False, True)
+    made = consumer_of(plugin)
+    assert made.on_events(iter([group_of(batch(100, [1]))])) is False
+    assert made.on_events(iter([])) is True
+    assert [len(delivery.items) for delivery in plugin.delivered] == [1, 0]
+
+
+def test_another_answer_than_true_and_false_is_an_error() -> None:
+    with pytest.raises(ConsumerFailed, match=r"AnsweringConsumer.on_delivery returned NoneType"):
+        consumer_of(AnsweringConsumer(None)).on_events(iter([group_of(batch(100, [1]))]))
+
+
+def test_a_serializer_makes_the_records() -> None:
+    plugin = AcceptingConsumer()
+    consumer_of(plugin, serializer=FlatJson()).on_events(iter([group_of(batch(100, [1]))]))
+    (item,) = plugin.delivered[0].items
+    assert isinstance(item, SerializedBatch)
+    assert [record.key for record in item] == [b'{"id":1}']
+
+
+def test_a_serializer_that_returns_nothing_is_an_error_of_its_own() -> None:
+    with pytest.raises(SerializerFailed, match=r"SilentSerializer returned NoneType for public.account") as raised:
+        consumer_of(AcceptingConsumer(), serializer=SilentSerializer()).on_events(iter([group_of(batch(100, [1]))]))
+    assert raised.value.exit_code is ExitCode.CONSUMER_FAILED
+
+
+def test_a_version_that_the_transforms_do_not_fit_is_refused_when_it_is_announced() -> None:
+    with pytest.raises(BadTransform, match=r"public.account has no column mail"):
+        consumer_of(AcceptingConsumer(), Mask("public.account.mail")).on_schema(altered(None, relation()))
+
+
+def test_the_calls_reach_the_plugin() -> None:
+    class Counted(AcceptingConsumer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[str] = []
+
+        def on_revoked(self) -> bool:
+            self.calls.append("revoked")
+            return True
+
+        def stop(self) -> None:
+            self.calls.append("stop")
+
+    plugin = Counted()
+    made = consumer_of(plugin)
+    assert made.alive()
+    assert made.on_revoked(PARTITION) is True
+    made.stop()
+    assert plugin.calls == ["revoked", "stop"]
+    AcceptingConsumer().stop()
+    assert AcceptingConsumer().on_revoked() is False, "by default"

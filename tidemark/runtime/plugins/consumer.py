@@ -1,0 +1,64 @@
+"""The base class of consumers that a daemon runs as a plug-in; its name for users is `tidemark.Consumer`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemark.engine.batch import Batch
+from tidemark.model.change import EngineEvent
+from tidemark.model.position import Epoch, Position
+from tidemark.serializers.serializer import SerializedBatch
+
+DeliveredItem = Batch | SerializedBatch | EngineEvent
+"""Changes of rows, or with a serializer their records, and what a stream contains beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a consumer is called with: a part of the stream, in its order."""
+
+    items: Sequence[DeliveredItem]
+    position: Position
+    """Of the last change of the stream that was delivered; rows of a first copy do not move it."""
+
+
+class Consumer(ABC):
+    """Receives the changes of a capture in the sidecar, and after a failover in the archiver: at least once, in order.
+
+    One thread makes all calls except `alive`, in the order `on_assigned`, `on_delivery`..., `on_revoked`, `stop`. The
+    parameters of the constructor are the keys of the section `[consumer]` in tidemark.toml, with their types. It keeps
+    them and opens nothing: a daemon also calls it to check the section. `version` names the version in the log and in
+    `cdcctl status`; by default it is that of the package.
+    """
+
+    version = ""
+
+    @abstractmethod
+    def on_assigned(self, epoch: Epoch, start: Position) -> None:
+        """Open the target. Everything up to `start` was confirmed, except rows of a first copy.
+
+        `epoch` is the fencing token: greater at each start, in both daemons. A target that refuses a smaller one is
+        safe from a process that was replaced and still runs.
+        """
+
+    @abstractmethod
+    def on_delivery(self, delivery: Delivery) -> bool:
+        """Write a part of the stream. True confirms it and everything before it; false leaves it unconfirmed.
+
+        What is not confirmed is delivered again after a restart, perhaps divided in another way; at
+        `deliver.unconfirmed_bytes_max` delivery waits. While something is unconfirmed and nothing arrives, the method
+        is called without items, so that it can confirm. After an error it is called again with the same part,
+        `deliver.retries_max` times; a `tidemark.ConsumerFailed` that it raises is final at once.
+        """
+
+    def on_revoked(self) -> bool:
+        """Write what is buffered: the last opportunity to confirm. By default nothing is confirmed."""
+        return False
+
+    def alive(self) -> bool:
+        """Return whether the consumer can continue, at once. Any thread calls it, also during another call."""
+        return True
+
+    def stop(self) -> None:
+        """Close the target; called once, also after an error. By default nothing is done."""
+        return

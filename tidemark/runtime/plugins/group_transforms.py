@@ -1,0 +1,156 @@
+"""Transforms on the groups of a stream, before a consumer: rows, and the versions of tables in events.
+
+Messages of applications (`LogicalMessage`) have no columns and remain as they are. A group keeps its position, so what
+is filtered out is delivered, and confirmed, like others.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import arrow_struct
+from tidemark.engine.batch import Batch
+from tidemark.model.change import (
+    AFTER,
+    BEFORE,
+    ChangeBatch,
+    ChangeGroup,
+    GroupItem,
+    LogicalMessage,
+    PartitionEvent,
+    SchemaEvent,
+)
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import Oid
+from tidemark.model.mapping import TypeMapping
+from tidemark.model.position import Epoch
+from tidemark.model.relation import Relation
+from tidemark.transforms.plan import PLANS_MAX, TransformPlan, TransformPlans
+from tidemark.transforms.source_form import transformed_relation, without_constants
+from tidemark.transforms.transform import BadTransform, Transform, TransformFailed
+
+RETURNED = TypeVar("RETURNED")
+
+
+class GroupTransforms:
+    """The transforms of a capture, bound to the versions of its tables. For one thread."""
+
+    def __init__(
+        self, transforms: Sequence[Transform], types: TypeMapping, epoch: Epoch, databases: Mapping[Oid, str]
+    ) -> None:
+        """`databases`: the known names."""
+        self._names = ", ".join(map(str, transforms))
+        self._columns_of = partial(arrow_struct, dialect=Dialect(mapping=types))
+        self._plans = TransformPlans(transforms, lambda relation: self._columns_of(relation.live_columns))
+        self._epoch = epoch
+        self._databases = dict(databases)
+        self._relations: dict[tuple[str, Relation], Relation] = {}
+
+    def check(self, tables: Iterable[tuple[str, Relation]], *, keeps_tables: bool) -> None:
+        """Check that the transforms fit these tables, by database; raise `BadTransform`.
+
+        keeps_tables: the consumer takes rows only in the form of tables, as the outbox does.
+        """
+        for database, relation in tables:
+            plan = self._plan(database, relation)
+            if keeps_tables:
+                self._transformed(database, plan)
+
+    def learn(self, group: ChangeGroup) -> None:
+        """Learn the names of databases that are new in a group."""
+        self._databases.update({oid: known.name for oid, known in group.databases.items()})
+
+    def check_event(self, event: SchemaEvent) -> None:
+        """Check that the transforms fit a new version of a table; raise `BadTransform`."""
+        database, before, after = self._database(event.database), event.before, event.after
+        if after is not None and before is not None:
+            self._guarded(partial(self._plans.check_change, database, before, after), after)
+        elif after is not None:
+            self._plan(database, after)
+
+    def batches(self, item: ChangeBatch) -> Sequence[Batch]:
+        """Return the batches that the rows of an item become; without rows, none."""
+        database = self._database(item.database)
+        plan = self._plan(database, item.relation)
+        batch = Batch.of(database, item.relation, self._epoch, item.rows)
+        return [each for each in self._guarded(partial(plan.apply, batch), item.relation) if len(each)]
+
+    def apply(self, group: ChangeGroup) -> ChangeGroup:
+        """Return a group in which rows and versions of tables are transformed."""
+        self.learn(group)
+        items = [transformed for item in group.items for transformed in self._items(item)]
+        rows = sum(item.rows.num_rows for item in items if isinstance(item, ChangeBatch))
+        return replace(group, items=items, row_count=rows)
+
+    def _items(self, item: GroupItem) -> Iterator[GroupItem]:
+        if isinstance(item, LogicalMessage):
+            yield item
+        elif isinstance(item, ChangeBatch):
+            yield from self._rows(item)
+        elif isinstance(item, SchemaEvent):
+            self.check_event(item)
+            after = None if item.after is None else self.version(item.database, item.after)
+            yield replace(item, before=self._version_before(item), after=after)
+        elif isinstance(item, PartitionEvent):
+            partition = self.version(item.database, item.partition)
+            yield replace(item, relation=self.version(item.database, item.relation), partition=partition)
+        else:
+            yield replace(item, relation=self.version(item.database, item.relation))
+
+    def _rows(self, item: ChangeBatch) -> Iterator[ChangeBatch]:
+        database = self._database(item.database)
+        plan = self._plan(database, item.relation)
+        if not plan.steps:
+            yield item
+            return
+        relation = self._transformed(database, plan)
+        for batch in self.batches(item):
+            found = [batch.schema.field(name).type if name in batch.schema.names else None for name in (BEFORE, AFTER)]
+            if batch.table != relation.qualified_name or found != [plan.shape.columns, plan.shape.columns]:
+                raise TransformFailed(
+                    f"{self._names}: rows of {item.relation.qualified_name} came as another table, or in another form "
+                    "than was declared for it"
+                )
+            yield ChangeBatch(item.database, relation, batch.arrow)
+
+    def _version_before(self, event: SchemaEvent) -> Relation | None:
+        """Return the former version; one that the transforms do not fit has no values that may be shown."""
+        if event.before is None:
+            return None
+        try:
+            return self.version(event.database, event.before)
+        except BadTransform:  # the list of transforms was corrected for the new version
+            return without_constants(event.before)
+
+    def version(self, database: Oid, relation: Relation) -> Relation:
+        """Return a version of a table after the transforms; raise `BadTransform`."""
+        name = self._database(database)
+        return self._transformed(name, self._plan(name, relation))
+
+    def _transformed(self, database: str, plan: TransformPlan) -> Relation:
+        key = (database, plan.shape.relation)
+        found = self._relations.get(key)
+        if found is None:
+            if len(self._relations) >= PLANS_MAX:
+                self._relations.clear()
+            found = self._relations[key] = transformed_relation(plan, self._columns_of)
+        return found
+
+    def _plan(self, database: str, relation: Relation) -> TransformPlan:
+        return self._guarded(partial(self._plans.plan, database, relation), relation)
+
+    def _guarded(self, call: Callable[[], RETURNED], relation: Relation) -> RETURNED:
+        """Call code of transforms. NB: the text of an error that is not Tidemark's may contain values of rows."""
+        try:
+            return call()
+        except TidemarkError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the plug-in's own, whatever it is
+            raise TransformFailed(
+                f"a transform of {self._names} raised {type(error).__name__} on {relation.qualified_name}"
+            ) from None
+
+    def _database(self, oid: Oid) -> str:
+        return self._databases.get(oid, str(oid))

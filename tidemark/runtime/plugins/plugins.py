@@ -1,0 +1,121 @@
+"""The plug-ins that a configuration names, found and checked before a daemon does anything else.
+
+Transforms and serializers have no state of a run and are made once. A consumer is made for each capture, because a
+capture ends with its consumer; here it is made once to check its constructor, and not used.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tidemark.io.process.config import Config
+from tidemark.io.process.plugin_config import USE, Options
+from tidemark.model.errors import ConfigError
+from tidemark.runtime.plugins.consumer import Consumer
+from tidemark.runtime.plugins.plugin_options import checked_options
+from tidemark.runtime.plugins.plugin_path import (
+    CONSUMERS,
+    PLUGIN,
+    SERIALIZERS,
+    TRANSFORMS,
+    BadPlugin,
+    PluginKind,
+    calling,
+    find_plugin,
+)
+from tidemark.serializers.serializer import Serializer
+from tidemark.transforms.transform import Transform
+from tidemark.wire.state import PluginUse, PluginUses
+
+FINGERPRINT_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """The plug-ins of a daemon."""
+
+    uses: PluginUses
+    make_consumer: Callable[[], Consumer] | None = None  # None: a built-in one
+    serializer: Serializer | None = None
+    transforms: tuple[Transform, ...] = ()
+
+
+def load_plugins(config: Config, where: str) -> Plugins:
+    """Import and check the plug-ins of a configuration; `where`: its file. Raise `BadPlugin`, `PluginRaised`."""
+    make_consumer, consumer = _consumer(config, where)
+    serializer, serializer_use = _serializer(config, where)
+    transforms, transform_uses = [], []
+    for number, options in enumerate(config.transforms):
+        transform, use = _transform(options, f"{where}: transforms.{number}")
+        if make_consumer is None and not transform.keeps_tables:
+            raise BadPlugin(
+                f"{where}: transforms.{number}: {transform} gives rows another table or form, which the consumer "
+                f"{config.deliver.consumer} does not take",
+                hint="use it before a consumer that is a plug-in",
+            )
+        transforms.append(transform)
+        transform_uses.append(use)
+    uses = PluginUses(consumer, serializer_use, tuple(transform_uses))
+    return Plugins(uses, make_consumer, serializer, tuple(transforms))
+
+
+def built_in(consumer: str) -> Plugins:
+    """Return the plug-ins of a configuration that names none."""
+    return Plugins(PluginUses(PluginUse(consumer, "", "")))
+
+
+def _consumer(config: Config, where: str) -> tuple[Callable[[], Consumer] | None, PluginUse]:
+    if not config.deliver.is_plugin:
+        return None, PluginUse(config.deliver.consumer, "", "")
+    key, section = f"{where}: deliver.consumer", f"{where}: consumer"
+    make, use = _maker(config.deliver.consumer, CONSUMERS, config.consumer, key, section)
+    make()
+    return make, use
+
+
+def _serializer(config: Config, where: str) -> tuple[Serializer | None, PluginUse | None]:
+    name = config.deliver.serializer
+    if not name:
+        return None, None
+    make, use = _maker(name, SERIALIZERS, config.serializer, f"{where}: deliver.serializer", f"{where}: serializer")
+    serializer = make()
+    for section, values in serializer.settings.items():
+        for key, wanted in values.items():
+            if getattr(getattr(config, section), key) != wanted:
+                raise BadPlugin(
+                    f"{where}: deliver.serializer: {name} needs {section}.{key} = {wanted!r}",
+                    hint="the types are fixed by `cdcctl init`: a state with others needs to be created again",
+                )
+    return serializer, use
+
+
+def _transform(options: Options, section: str) -> tuple[Transform, PluginUse]:
+    name = str(options[USE])
+    own = {key: value for key, value in options.items() if key != USE}
+    make, use = _maker(name, TRANSFORMS, own, f"{section}.{USE}", section)
+    return make(), use
+
+
+def _maker(
+    name: str, kind: PluginKind[PLUGIN], options: Options, key: str, section: str
+) -> tuple[Callable[[], PLUGIN], PluginUse]:
+    """Return the function that makes a plug-in, and its description for the state."""
+    found = find_plugin(name, kind, key)
+    arguments = checked_options(found.plugin, options, section)
+    construct = partial(type.__call__, found.plugin, *arguments.repeated, **arguments.named)
+
+    def make() -> PLUGIN:
+        try:
+            made: PLUGIN = calling(construct, f"{section}: the constructor of {name}")
+        except ConfigError as error:  # of a transform of Tidemark: the file and the section are missing in it
+            raise BadPlugin(f"{section}: {error}", hint=error.hint) from error
+        return made
+
+    return make, PluginUse(found.path, found.version, _fingerprint(options))
+
+
+def _fingerprint(options: Options) -> str:
+    stored = json.dumps(options, sort_keys=True, default=str).encode()
+    return hashlib.sha256(stored).hexdigest()[:FINGERPRINT_CHARACTERS] if options else ""
