@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
@@ -14,13 +15,16 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
+from tidemark.pipeline.driver import maintenance as maintenance_thread
 from tidemark.pipeline.driver.maintenance import Maintenance
 from tidemark.pipeline.driver.metrics import MAINTENANCE_CONFLICTS, MAINTENANCE_FAILURES, PipelineMetrics
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.merge import clustering
 from tidemark.pipeline.sinks.sinks import Lake
 
 pytestmark = pytest.mark.feature("L10")
@@ -78,6 +82,9 @@ class FedLake:
         """Return the data files on disk, whether or not a version needs them."""
         return {path.name for path in (self.root / FOLDER / name).glob("*.parquet")}
 
+    def files_in_use(self, name: str) -> set[str]:
+        return {Path(uri).name for uri in self.delta(name).file_uris()}
+
     def count(self, metric: str) -> float:
         return self.metrics.registry.get_sample_value(metric, {"capture": "test"}) or 0.0
 
@@ -90,6 +97,14 @@ class FedLake:
         assert (known.log_version, known.replica_version) == tuple(
             self.delta(name).version() for name in ("log", "replica")
         )
+
+
+class MaintenanceClock:
+    """The monotonic clock of maintenance, which a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.module = SimpleNamespace(monotonic=lambda: self.now_s)
 
 
 class KillAt:
@@ -226,6 +241,100 @@ def test_a_failure_of_maintenance_is_counted_and_the_stream_goes_on(tmp_path: Pa
     fed.insert()
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
     assert fed.lake.positions.tables[DATABASE, RELATION].state is TableState.DIVERGED
+
+
+def test_an_unexpected_error_ends_the_maintenance_of_no_other_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, recluster = FedLake(tmp_path), clustering.recluster
+
+    def failing(table: LakeTable, *arguments: object, **named: object) -> int | None:
+        if table.uri.endswith("log"):
+            raise KeyError("a column")
+        return recluster(table, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(maintenance_thread, "recluster", failing)
+    maintain(fed.lake, fed.maintenance)
+    assert fed.count(MAINTENANCE_FAILURES) == 1
+    assert len(fed.delta("log").file_uris()) == BATCHES
+    assert len(fed.delta("replica").file_uris()) == 1
+    fed.check()
+
+
+def test_a_failing_checkpoint_is_repeated_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, clock = FedLake(tmp_path, batches=1), MaintenanceClock()
+    monkeypatch.setattr(maintenance_thread, "time", clock.module)
+
+    def failing(_uri: str, _version: int) -> None:
+        raise OSError
+
+    monkeypatch.setattr(maintenance_thread, "sync_checkpoint", failing)
+    fed.maintenance.report([(f"{FOLDER}/log", CHECKPOINT_EVERY)], {})
+    for now_s, failures in ((0.0, 1), (0.9, 1), (1.1, 2), (3.0, 2), (3.2, 3)):
+        clock.now_s = now_s
+        fed.maintenance.step()
+        assert fed.count(MAINTENANCE_FAILURES) == failures, now_s
+
+
+def test_a_damage_is_reported_once_for_each_version(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path)
+    folder, version = f"{FOLDER}/log", fed.delta("log").version()
+    (tmp_path / folder / Path(fed.delta("log").file_uris()[0]).name).unlink()
+    for reported, is_tried in ((version, True), (version, False), (version + 1, True)):
+        again = fed.maintained_by(LakeConfig(maintain_commits=1)) if reported > version else fed.maintenance
+        again.report([(folder, reported)], fed.lake.upkeep)
+        assert again.step() is is_tried
+        results = again.take_results()
+        assert (list(results.damaged) if results else []) == [folder] * is_tried
+
+
+def test_files_are_deleted_when_they_are_unused_for_long_enough_whatever_is_reported_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, clock = FedLake(tmp_path, keep_hours=1, batches=1), MaintenanceClock()
+    monkeypatch.setattr(maintenance_thread, "time", clock.module)
+    fed.update(1)
+    written = [(f"{FOLDER}/replica", fed.delta("replica").version())]
+    fed.maintenance.report(written, fed.lake.upkeep)
+    assert fed.maintenance.step()
+    assert not fed.maintenance.step(), "one file, and the one it replaced is too young"
+    clock.now_s = 3000
+    fed.maintenance.report(written, fed.lake.upkeep)
+    assert not fed.maintenance.step()
+    (replaced,) = fed.files("replica") - {Path(uri).name for uri in fed.delta("replica").file_uris()}
+    os.utime(tmp_path / FOLDER / "replica" / replaced, (0, 0))
+    clock.now_s = 3602
+    assert fed.maintenance.step()
+    assert not fed.maintenance.step()
+
+
+def test_unused_files_of_a_table_are_deleted_in_a_step_that_commits(tmp_path: Path) -> None:
+    fed = FedLake(tmp_path, keep_hours=1)
+    orphan = tmp_path / FOLDER / "log" / "orphan.parquet"
+    orphan.touch()
+    os.utime(orphan, (0, 0))
+    version = fed.delta("log").version()
+    fed.maintenance.report([(f"{FOLDER}/log", version)], fed.lake.upkeep)
+    assert fed.maintenance.step()
+    assert fed.delta("log").version() == version + 1
+    assert not orphan.exists()
+
+
+def test_small_commits_do_not_write_a_large_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustering, "SMALL_ROWS", 0)
+    fed = FedLake(tmp_path, batches=2 * BATCHES)
+    maintain(fed.lake, fed.maintenance)
+    (large,) = fed.files_in_use("log")
+    for _ in range(BATCHES):
+        fed.insert()
+        maintain(fed.lake, fed.maintenance)
+        assert large in fed.files_in_use("log")
+    assert len(fed.files_in_use("log")) <= 3
+    for _ in range(BATCHES):
+        fed.insert()
+        maintain(fed.lake, fed.maintenance)
+    assert large not in fed.files_in_use("log"), "as many rows came as it has"
+    fed.check()
 
 
 def test_one_step_rewrites_and_deletes_a_bounded_number_of_files(tmp_path: Path) -> None:

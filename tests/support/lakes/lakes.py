@@ -33,7 +33,7 @@ CAPTURE = "test"
 IDENTITY = Identity(CAPTURE, SystemIdentifier(77), "outbox-1", 15, 16 << 20, 16 << 20)
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The equivalent of SIGKILL inside one process: no handler catches it."""
 
 

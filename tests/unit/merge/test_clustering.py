@@ -5,8 +5,8 @@ import pytest
 
 from tidemark.pipeline.lake.file_format import FILE_BYTES
 from tidemark.pipeline.merge import clustering
-from tidemark.pipeline.merge.clustering import DEPTH_MAX, crowds, neighbours, planned
-from tidemark.pipeline.merge.data_files import FileReader
+from tidemark.pipeline.merge.clustering import DEPTH_MAX, SMALL_BYTES, SMALL_ROWS, balanced, crowds, neighbours, planned
+from tidemark.pipeline.merge.data_files import DataFile, FileReader
 from tidemark.pipeline.merge.touched_files import KeyedFiles
 
 ROWS_MAX = 8
@@ -71,6 +71,30 @@ def test_a_call_spends_its_bounds_only_on_files_that_it_combines(monkeypatch: py
             assert planned(files, ROWS_MAX) == [[3, 4]]
             patch.setattr(clustering, name, 2 * row - 1)
             assert planned(files, ROWS_MAX) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        ((10, 10), [[0, 1]]),
+        ((10, 9), []),
+        ((100, 1, 1, 1), [[1, 2, 3]]),
+        ((1, 1, 100, 10, 4, 6), [[0, 1], [3, 4, 5]]),
+        ((100, 50, 25, 12), []),
+        ((100, 50, 25, 12, 13), [[0, 1, 2, 3, 4]]),
+        ((7,), []),
+        ((), []),
+    ],
+)
+def test_a_file_is_combined_only_with_as_many_rows_as_it_has(rows: tuple[int, ...], parts: list[list[int]]) -> None:
+    files = [DataFile("", 0, SMALL_ROWS * count, {}) for count in rows]
+    assert list(balanced(files, range(len(rows)))) == parts
+
+
+def test_a_run_that_costs_little_is_combined_whatever_its_files_have() -> None:
+    files = [DataFile("", BYTES, count, {}) for count in (SMALL_ROWS - 1, 1)]
+    assert list(balanced(files, [0, 1])) == [[0, 1]]
+    assert list(balanced([files[0], DataFile("", SMALL_BYTES, 1, {})], [0, 1])) == []
 
 
 def test_a_run_of_more_bytes_than_a_call_may_rewrite_is_combined_in_parts() -> None:

@@ -341,7 +341,7 @@ def test_a_kill_between_files_and_commit_leaves_only_files_that_maintenance_dele
     replica.check()
     for path in orphans:
         os.utime(path, (0, 0))
-    delete_unused_files(replica.uri, 1, DeltaTable(replica.uri).version(), len(orphans))
+    delete_unused_files(replica.uri, 1, DeltaTable(replica.uri).version(), len(orphans), Lock())
     assert set(tmp_path.glob("*.parquet")) == files
     replica.check()
 

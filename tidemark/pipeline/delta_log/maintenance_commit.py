@@ -33,27 +33,42 @@ class MaintenanceLost(Exception):
 def commit_maintenance(uri: str, change: FileChange, planned: int, lock: Lock) -> int:
     """Commit `change`, planned on version `planned` of the table at `uri`; return the version.
 
-    Raises `MaintenanceLost`, and `OSError` for faults of the disk; the added files are deleted then.
+    Raises `MaintenanceLost`, and `OSError` for faults of the disk; the added files are deleted then, unless the commit
+    may be visible.
     """
+    may_be_visible = False
     try:
         sync_data_files(uri, [added.path for added in change.added])
         with staged_commit(commit_path(uri, planned + 1), change, {}, OPTIMIZE, new_token()) as staged:
             version = _next_version(uri, change, planned)
-            with _acquired(lock):
+            with acquired(lock):
                 version = _next_version(uri, change, version - 1)
-                os.link(staged, commit_path(uri, version))
-    except FileExistsError as error:
+                may_be_visible = True
+                _link(staged, commit_path(uri, version))
+    except MaintenanceLost:
         discard_files(uri, change)
-        raise MaintenanceLost("another writer committed at the same moment") from error
-    except (MaintenanceLost, OSError):
-        discard_files(uri, change)
+        raise
+    except OSError:
+        if not may_be_visible:
+            discard_files(uri, change)
         raise
     sync_folder(os.path.dirname(commit_path(uri, version)))  # noqa: PTH120
     return version
 
 
+def _link(staged: str, path: str) -> None:
+    """Make the staged commit visible as `path`; raise `MaintenanceLost` if another commit is there."""
+    try:
+        os.link(staged, path)
+    except FileExistsError as error:
+        # NB: NFS repeats a link whose reply was lost: the staged file then has its second name already (link(2)).
+        if os.stat(staged).st_nlink != 2:  # noqa: PTH116 - a Path needs a variable; its names: staged and path
+            raise MaintenanceLost("another writer committed at the same moment") from error
+
+
 @contextmanager
-def _acquired(lock: Lock) -> Iterator[None]:
+def acquired(lock: Lock) -> Iterator[None]:
+    """Hold the lock of a table; raise `MaintenanceLost` if the stream holds it for `LOCK_WAIT_S`."""
     if not lock.acquire(timeout=LOCK_WAIT_S):
         raise MaintenanceLost(f"the stream has written to it for {LOCK_WAIT_S:.0f} s")
     try:

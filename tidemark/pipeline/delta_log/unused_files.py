@@ -2,30 +2,40 @@
 
 delta-rs finds the files: those that a commit removed, and those that no commit names, of more than a number of hours
 ago. Files of the version that `_positions` records are kept, however old that version is: a reader of the consistent
-cut opens it. delta-rs's own vacuum would delete without a bound, and make two commits.
+cut opens it. They are found while the stream does not write to the table: its write may take longer than that number of
+hours, and no commit names its files yet. delta-rs's own vacuum would delete without a bound, and make two commits.
 """
 
-from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote
+from threading import Lock
 
 from deltalake import DeltaTable
 
 from tidemark.io.host.failpoints import passed
+from tidemark.pipeline.delta_log.maintenance_commit import acquired
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 
 
-def delete_unused_files(uri: str, hours: int, recorded: int, most: int) -> int:
-    """Delete up to `most` files of the table at `uri` that are unused for `hours`; return their number.
+def delete_unused_files(uri: str, hours: int, recorded: int, most: int, lock: Lock) -> int:
+    """Delete up to `most` files of the table at `uri` that are unused for `hours`; return how many were deleted.
 
-    `recorded`: the version in `_positions`, whose files are kept. Raises `DeltaError` and `OSError`.
+    `recorded`: the version in `_positions`, whose files are kept. `lock`: of the table. Raises `MaintenanceLost`,
+    `DeltaError` and `OSError`.
     """
-    unused = DeltaTable(uri).vacuum(
-        retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=[recorded]
-    )
-    deleted = unused[:most]
-    for name in deleted:
-        with suppress(FileNotFoundError):
-            (Path(uri) / unquote(name)).unlink()
+    delta = DeltaTable(uri)
+    with acquired(lock):
+        delta.update_incremental()
+        unused = delta.vacuum(
+            retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=[recorded]
+        )
+    deleted = 0
+    for name in unused:
+        if deleted == most:
+            break
+        try:
+            (Path(uri) / name).unlink()  # NB: the name on disk; a path in the log is percent-encoded once more
+        except FileNotFoundError:
+            continue
+        deleted += 1
         passed(MaintenanceFailpoint.UNUSED_FILE_DELETED)
-    return len(deleted)
+    return deleted

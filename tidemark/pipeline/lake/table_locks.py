@@ -1,4 +1,4 @@
-"""A lock for each log and replica: the stream holds it during a write, maintenance while a commit becomes visible."""
+"""A lock for each log and replica: the stream holds it during a write, maintenance while it commits or lists files."""
 
 from threading import Lock
 

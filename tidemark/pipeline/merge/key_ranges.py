@@ -6,7 +6,7 @@ file without trustworthy bounds of a column can contain every value. So can ever
 leave out, and every file with NULLs or with an unknown number of them a NULL.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 
@@ -80,16 +80,17 @@ class ColumnRange:
     most: Axis
     known: Flags  # the bounds can be trusted
     single: Flags  # the file has one value only
+    differ: Flags  # the bounds differ by more than statistics are rounded; those of truncated text may be equal
     special: Flags  # the file can contain NULL or NaN
 
 
 class KeyRanges:
     """The bounds of the key columns in each file."""
 
-    def __init__(self, added: pa.Table, key: Sequence[pa.Field]) -> None:
-        """Read the statistics of `added`, the snapshot's add actions."""
+    def __init__(self, added: pa.Table, key: Sequence[pa.Field], partition: Collection[str] = ()) -> None:
+        """Read the statistics of `added`, the snapshot's add actions; a column of `partition` has one value a file."""
         self.count = added.num_rows
-        self.columns = [_column_range(added, field) for field in key]
+        self.columns = [_column_range(added, field, is_partition=field.name in partition) for field in key]
         first = self.columns[0]
         low, high = (first.least, first.most) if first is not None else (np.zeros(self.count), np.zeros(self.count))
         known = first.known if first is not None else np.zeros(self.count, np.bool_)
@@ -126,7 +127,8 @@ class KeyRanges:
             begin.append((0, column.least[file]))
             end.append((0, column.least[file] if column.single[file] else column.most[file]))
             if not column.single[file]:
-                self.separable[file] = True
+                # Sorted together, files whose bounds do not differ would have the same bounds again.
+                self.separable[file] = column.differ[file]
                 break
         return tuple(begin), (*end, (1, None))  # a shorter tuple is less; (1, None) is greater than every value
 
@@ -169,7 +171,7 @@ class KeyRanges:
         return indexes
 
 
-def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
+def _column_range(added: pa.Table, field: pa.Field, *, is_partition: bool) -> ColumnRange | None:
     least, most = statistic(added, "min", field), statistic(added, "max", field)
     nulls = statistic(added, "null_count", pa.field(field.name, pa.int64()))
     special = np.asarray(pc.fill_null(pc.not_equal(nulls, 0), fill_value=True).to_numpy(), np.bool_)
@@ -181,10 +183,11 @@ def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
     assert high is not None, "both depend on the type"
     known = ~(_special(least) | _special(most))
     single = known & np.asarray(low == high, np.bool_)
-    if pa.types.is_string(field.type):
+    differ = np.asarray(high > low + _MILLISECOND_US if pa.types.is_timestamp(field.type) else low != high, np.bool_)
+    if pa.types.is_string(field.type) and not is_partition:
         single &= np.array([len(value) < _COMPLETE_TEXT for value in high], np.bool_)
     low, high, known = _widened(field.type, low, high, known)
-    return ColumnRange(low, high, known, single, special)
+    return ColumnRange(low, high, known, single, differ, special)
 
 
 def _widened(kind: pa.DataType, low: Axis, high: Axis, known: Flags) -> tuple[Axis, Axis, Flags]:

@@ -36,11 +36,11 @@ class KeyedFiles:
         """Describe the files `added`, as `LakeTable.files` returns them."""
         self.key = [field.name for field in key]
         self.reader = reader
-        self.ranges = KeyRanges(added, key)
         self.files = [
             DataFile(path, size, rows or 0, from_json(partition))
             for path, size, rows, partition in zip(*(added.column(name).to_pylist() for name in _COLUMNS), strict=True)
         ]
+        self.ranges = KeyRanges(added, key, self.files[0].partition if self.files else ())
 
     @property
     def rows(self) -> int:
