@@ -18,13 +18,14 @@ from typing import Self, TypeAlias
 import lmdb
 
 from tidemark.io.host import failpoints
-from tidemark.io.host.disk import StateFull
+from tidemark.io.host.disk import StateFull, writing
 from tidemark.io.state.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_lock import WriteLock
 from tidemark.model.errors import Disposition, ExitCode, StateError
 
 READERS_MAX = 512
+LOCK_FILE_BYTES = (READERS_MAX - 1) * 64 + 192  # lock.mdb: an entry for each reader but the first, behind a header
 DATABASES_MAX = 32
 MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never the limit
 MAP_BYTES_MIN = 1 << 30
@@ -117,6 +118,8 @@ class Environment:
 
     @classmethod
     def _open(cls, folder: StateFolder, map_bytes: int, guarded: Guarded, *, create: bool, read_only: bool) -> Self:
+        if not read_only:
+            _allocate_lock_file(folder)
         try:
             opened = lmdb.open(
                 str(folder.lmdb),
@@ -282,6 +285,20 @@ def _check_whole(opened: lmdb.Environment, path: Path) -> None:
 def map_bytes_for(outbox_bytes_max: int) -> int:
     """Return the map size for an outbox of this bound."""
     return max(MAP_BYTES_MIN, MAP_FACTOR * outbox_bytes_max)
+
+
+def _allocate_lock_file(folder: StateFolder) -> None:
+    """Reserve the space of lock.mdb. NB: LMDB maps it sparse, and would die of SIGBUS when it writes on a full disk.
+
+    A descriptor of the file must not be closed while LMDB has it open in this process (`WriteLock.open`).
+    """
+    path = folder.lmdb / "lock.mdb"
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
+        try:
+            os.posix_fallocate(descriptor, 0, LOCK_FILE_BYTES)
+        finally:
+            os.close(descriptor)
 
 
 def _translated(error: lmdb.Error, root: Path) -> StateError:
