@@ -115,7 +115,7 @@ def _serve(
         _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
-        when_space_allows(partial(record_plugins, store, role, plugins.uses, log), folder.root, log)
+        when_space_allows(partial(record_plugins, store, lock.owner, plugins.uses, log), folder.root, log)
         metrics = Metrics(store.identity.capture)
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
