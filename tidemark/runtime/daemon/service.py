@@ -30,7 +30,7 @@ from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locks import RoleLock
-from tidemark.io.state.reader_holds import default_hold_bytes, held_bytes
+from tidemark.io.state.reader_holds import held_bytes, hold_bytes_max
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
@@ -120,7 +120,7 @@ def _serve(
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
         metrics.readers.read_held = lambda: _held_by_readers(store)
-        metrics.reader_hold_max.set(config.reader.hold_bytes or default_hold_bytes(store.identity))
+        metrics.reader_hold_max.set(hold_bytes_max(store.identity, config.reader.hold_bytes))
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
