@@ -20,7 +20,7 @@ def make_server_token(config: ServerConfig, folder: StateFolder) -> None:
     if config.token_file or path.exists():
         load_server_token(config, folder)
         return
-    make_key_file(path, folder.file_mode)
+    make_key_file(path, folder)
 
 
 def load_server_token(config: ServerConfig, folder: StateFolder) -> Secret:

@@ -6,7 +6,6 @@ store are one key. Its bytes never appear in a message or a log.
 
 from pathlib import Path
 
-from tidemark.io.host.disk import writing
 from tidemark.io.process.config import Config
 from tidemark.io.process.secret_sources import make_key_file, read_key
 from tidemark.io.state.state_folder import StateFolder
@@ -42,9 +41,7 @@ def make_marker_key(config: Config, folder: StateFolder) -> None:
     if config.markers.key_file or path.exists():
         load_marker_key(config, folder)
         return
-    with writing(path):
-        folder.root.mkdir(mode=folder.folder_mode, parents=True, exist_ok=True)
-    make_key_file(path, folder.file_mode)
+    make_key_file(path, folder)
 
 
 def load_marker_key(config: Config, folder: StateFolder) -> bytes:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tidemark.io.host.disk import sync, write_all, writing
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.secret import Secret
 
@@ -51,12 +52,16 @@ def read_key(path: Path, what: str, bytes_min: int, error_class: type[ConfigErro
     return _checked(content.strip(), f"{what}, {path},", bytes_min, error_class)
 
 
-def make_key_file(path: Path, file_mode: int) -> None:
-    """Create a file with a new key; of two processes that create it, the second one changes nothing."""
+def make_key_file(path: Path, folder: StateFolder) -> None:
+    """Create a file of the state with a new key, and the folder, if there is none yet.
+
+    Of two processes that create the file, the second one changes nothing.
+    """
     with writing(path):
+        folder.root.mkdir(mode=folder.folder_mode, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".new", dir=path.parent)
         try:
-            os.fchmod(descriptor, file_mode)
+            os.fchmod(descriptor, folder.file_mode)
             write_all(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
             os.fsync(descriptor)
             with suppress(FileExistsError):  # NB: linked, not renamed: a rename would replace the first one's key
