@@ -49,7 +49,7 @@ def assert_all_arrived(sidecar: Sidecar, count: int) -> None:
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, count + 1))
 
 
-@pytest.mark.parametrize("free_bytes", [0, 12 << 10, 16 << 10, 20 << 10, 64 << 10])
+@pytest.mark.parametrize("free_bytes", [0, 8 << 10, 12 << 10, 16 << 10, 20 << 10, 64 << 10])
 def test_init_on_a_full_disk_reports_that_and_succeeds_once_there_is_space(
     node: Cluster, disk: SmallDisk, free_bytes: int
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_file_of_the_catalog_history_that_is_damaged_is_named(
 @pytest.mark.feature("I24")
 def test_an_older_catalog_base_and_the_journal_replace_a_damaged_one(sidecar: Sidecar, node: Cluster) -> None:
     sidecar.options["TIDEMARK_HISTORY__BASE_EVERY_BYTES"] = str(1 << 20)
+    sidecar.options["TIDEMARK_ARCHIVE__KEEP_BYTES"] = str(1 << 30)  # and the first base, which no restart needs
     history = sidecar.folder.history
     sidecar.start()
     node.sql("CREATE TABLE more (id int PRIMARY KEY, note text)")  # between the two: only the journal has it

@@ -148,6 +148,21 @@ def test_a_key_of_a_column_that_is_left_out_pauses_the_replica(pinned: PinnedLak
     assert "its key is code, of which the lake does not have all columns" in reason
 
 
+def test_a_copy_continues_a_replica_that_was_paused_alone(pinned: PinnedLake) -> None:
+    pinned.land()
+    pinned.table.add_column("code")
+    keyed = replace(pinned.table.relation, identity_columns=(4,), primary_key=(4,))
+    pinned.table.relation = keyed
+    pinned.table.alter(keyed.columns)
+    pinned.insert(id=2, code="c")
+    paused(pinned.land())
+    pinned.table.copy(1, [{1: 1, 2: "a", 3: "b", 4: "x"}])
+    pinned.insert(id=3, code="y")
+    assert pinned.land().state is TableState.LIVE
+    assert pinned.replica == [(1, "a", "b", "x"), (3, None, None, "y")]
+    assert [row["id"] for row in pinned.log] == [1, 2, 1, 3]
+
+
 def test_whole_rows_lose_one_of_those_that_are_equal_without_the_new_column(tmp_path: Path) -> None:
     table = ScriptedTable(identity=ReplicaIdentity.FULL)
     table.relation = replace(table.relation, primary_key=())

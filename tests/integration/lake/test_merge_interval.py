@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import Crash, CrashAt, batch, log_rows, replica_rows
+from tests.support.lakes.maintained import maintain
 from tests.support.lakes.paused_lake import PausedLake
-from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
+from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, column
+from tests.support.servers.small_disk import needs_mount
 from tests.support.workloads.feeder import RandomTables, group_of
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy
@@ -25,6 +28,7 @@ from tidemark.pipeline.driver.progress import faults_of
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.report import OpenedLake, checked, listed
+from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
@@ -156,12 +160,54 @@ def test_a_replica_is_due_after_its_interval_and_after_a_restart(daily: DailyLak
         daily.land()
     assert daily.merge() == 0
     daily.restart()
-    assert daily.merge() == 1
+    behind = len(daily.open().deferred)
+    assert daily.merge() == behind > 1, "one replica in each hold of the lock"
     daily.assert_exact(*world.tables)
 
 
+def test_a_call_merges_one_slice_of_the_replica_that_is_furthest_behind(
+    daily: DailyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = RandomTables(SEED)
+    for _ in range(3):
+        daily.feed(world.groups(4))
+        daily.land()
+    monkeypatch.setattr(slices, "PORTION_BYTES", 1)
+    lake = daily.open()
+    with OutboxReader.open(StateFolder(daily.state)) as outbox:
+        before = dict(lake.deferred)
+        assert DeferredReplicas(outbox, daily.bytes_max).merge(lake, all_of_them=True)
+    moved = {of for of, after in before.items() if lake.deferred.get(of) != after}
+    assert len(before) > len(moved) == 1
+    assert before[moved.pop()] == min(before.values())
+
+
+def test_a_deferred_replica_that_maintenance_rewrote_is_recorded_once(daily: DailyLake) -> None:
+    fed = IntervalTable(daily)
+    daily.config = LakeConfig()
+    for key in (2, 3, 4):
+        fed.land()
+        fed.table.insert({1: key, 2: "b", 3: None})
+        if key == 3:
+            daily.config = DAILY
+            daily.restart()
+    fed.land()
+    lake, folder, needed = daily.open(), daily.position(fed.table).folder, daily.deferred_after(fed.table)
+    merged = daily.position(fed.table).replica.recorded.version
+    maintain(lake)
+    before = lake.positions.tables[DATABASE, RELATION]
+    assert merged < before.replica.recorded.version == DeltaTable(f"{daily.lake}/{folder}/replica").version()
+    assert (daily.deferred_after(fed.table), daily.held) == (needed, needed)
+    lake.refresh()
+    assert lake.positions.tables[DATABASE, RELATION] is before
+    fed.table.insert({1: 9, 2: "c", 3: None})
+    fed.land()
+    daily.merge(all_of_them=True)
+    daily.assert_exact(fed.table)
+
+
 def scenario(lake: DailyLake) -> ScriptedTable:
-    """Land three batches, and merge the last two."""
+    """Land three batches, and merge the last two; then land a change and a copy."""
     fed = IntervalTable(lake)
     fed.land()
     fed.table.update((1,), {2: "b"})
@@ -170,6 +216,10 @@ def scenario(lake: DailyLake) -> ScriptedTable:
     fed.table.delete((1,))
     fed.land()
     lake.merge(all_of_them=True)
+    fed.table.insert({1: 3, 2: "c", 3: None})
+    fed.land()
+    fed.table.copy(1, [{1: 4, 2: "copied", 3: None}])
+    fed.land()
     return fed.table
 
 
@@ -225,7 +275,7 @@ class IntervalTable:
         self.table.commit()
 
 
-def test_a_deferred_replica_follows_ddl_copies_and_a_drop_of_its_key_in_their_order(daily: DailyLake) -> None:
+def test_a_deferred_replica_follows_ddl_in_its_order_and_a_copy_replaces_it_at_once(daily: DailyLake) -> None:
     fed = IntervalTable(daily)
     fed.land()
     fed.table.update((1,), {2: "b"})
@@ -233,13 +283,17 @@ def test_a_deferred_replica_follows_ddl_copies_and_a_drop_of_its_key_in_their_or
     fed.land()
     fed.table.rewrite(1, "text", {(1,): "1"})
     fed.land()
+    assert [row["note"] for row in daily.replica(fed.table)] == ["a"]
+    daily.merge(all_of_them=True)
+    daily.assert_exact(fed.table)
+    fed.table.update(("1",), {2: "c"})
+    fed.land()
+    daily.deferred_after(fed.table)
     fed.table.copy(1, [{1: "1", 2: "copied", 3: None, 4: "x"}])
     fed.table.commit()
     fed.table.delete(("1",))
     fed.table.insert({1: "2", 2: "last", 3: None, 4: "y"})
     fed.land()
-    assert [row["note"] for row in daily.replica(fed.table)] == ["a"]
-    daily.merge(all_of_them=True)
     daily.assert_exact(fed.table)
 
 
@@ -248,6 +302,31 @@ def test_a_copy_is_not_deferred(daily: DailyLake) -> None:
     fed.land()
     fed.table.copy(1, [{1: 5, 2: "copied", 3: None}])
     fed.land()
+    daily.assert_exact(fed.table)
+
+
+def test_a_copy_replaces_a_deferred_replica_at_once_although_it_takes_narrower_columns(tmp_path: Path) -> None:
+    daily = DailyLake(tmp_path)
+    ignoring = LakeTableConfig("table*", merge_interval_s=86_400, schema_policy=SchemaPolicy.IGNORE)
+    daily.config = LakeConfig((ignoring,))
+    fed = IntervalTable(daily)
+    key, note, _ = fed.table.relation.columns
+    fed.table.relation = replace(fed.table.relation, columns=(key, note, column(3, "size", "int8")))
+    fed.land()
+    fed.table.insert({1: 2, 2: "b", 3: 1 << 40})
+    fed.land()
+    fed.table.delete((2,))
+    fed.table.rewrite(3, "int4", {(1,): None})
+    fed.land()
+    daily.deferred_after(fed.table)
+    fed.table.copy(1, [{1: 5, 2: "copied", 3: 7}])
+    fed.land()
+    daily.assert_exact(fed.table)
+    assert daily.held == daily.head
+    fed.table.insert({1: 6, 2: "later", 3: None})
+    fed.land()
+    daily.deferred_after(fed.table)
+    daily.merge(all_of_them=True)
     daily.assert_exact(fed.table)
 
 
@@ -301,6 +380,30 @@ def test_the_commands_name_the_position_of_a_deferred_replica_and_find_no_fault(
     reason = "merge_interval_s = 86400 in [[lake.tables]], pattern table*"
     assert f"replica: deferred after {position}: {reason}" in json.dumps(listed(lake))
     assert checked(lake, reads_files=False)["faults"] == 0
+
+
+@needs_mount
+def test_a_copy_that_cannot_replace_a_deferred_replica_pauses_it_and_all_its_changes_are_kept(
+    daily: DailyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "RETRY_WAITS_S", ())
+    fed = IntervalTable(daily)
+    fed.land()
+    fed.table.insert({1: 2, 2: "b", 3: None})
+    fed.land()
+    deferred = daily.position(fed.table).replica.fault
+    assert deferred is not None
+    fed.table.insert({1: 3, 2: "c", 3: None})
+    fed.table.copy(1, [{1: 5, 2: "copied", 3: None}])
+    with daily.unwritable(fed.table, ["replica"]):
+        fed.land()
+    paused = daily.position(fed.table).replica.fault
+    assert paused is not None
+    assert paused.kind is FaultKind.PAUSED
+    assert (paused.position, paused.sequence) == (deferred.position, deferred.sequence)
+    assert daily.held == deferred.sequence
+    assert daily.resume(fed.table.oid) > 0
+    daily.assert_exact(fed.table)
 
 
 def test_without_the_setting_a_deferred_replica_is_due(daily: DailyLake) -> None:

@@ -182,6 +182,18 @@ def test_an_empty_text_is_refused_because_readers_take_it_for_null(parted: Parti
     }
 
 
+@pytest.mark.parametrize(("character", "most"), [("a", 250), ("岸", 27)])
+def test_a_text_too_long_for_the_name_of_a_folder_pauses_the_table_and_is_in_no_message(
+    parted: PartitionedLake, character: str, most: int
+) -> None:
+    parted.insert((1, character * most))
+    assert parted.land().state is TableState.LIVE
+    parted.insert((2, character * (most + 1)))
+    assert {fault.reason for _, fault in faults_of(parted.land())} == {
+        "partition: the column note has a text too long for the name of a folder, which a partition cannot have"
+    }
+
+
 def test_with_ignored_changes_of_columns_a_dropped_partition_column_is_null(parted: PartitionedLake) -> None:
     ignoring = LakeTableConfig("Order*", partition=("note",), schema_policy=SchemaPolicy.IGNORE)
     parted.insert((1, "a"), (2, "b"))

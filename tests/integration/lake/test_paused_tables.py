@@ -10,11 +10,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import Crash, CrashAt, folder_of, log_rows, replica_rows
-from tests.support.lakes.paused_lake import PausedLake
-from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
+from tests.support.lakes.paused_lake import READER, PausedLake
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, column
 from tests.support.servers.small_disk import needs_mount, read_only
 from tests.support.workloads.feeder import RandomTables, group_of
 from tidemark.io.host.failpoints import arm
+from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig, LakeTableConfig, SchemaPolicy
+from tidemark.io.state.accepted_breaks import log_key
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.resume_requests import request_resume, requested_keys
 from tidemark.io.state.state_folder import StateFolder
@@ -31,6 +33,7 @@ from tidemark.pipeline.sinks.slow_writes import SLOW_BATCHES
 SEED = 5
 FED_BETWEEN_CRASHES = 6
 FAILPOINTS_OF_A_SLICE = 9
+IGNORING = LakeConfig((LakeTableConfig("failing", schema_policy=SchemaPolicy.IGNORE),))
 pytestmark = needs_mount
 
 
@@ -326,6 +329,64 @@ def test_a_new_copy_resumes_a_paused_table_by_itself(lake: PausedLake, cause: st
     assert replica_rows(lake.lake, resumed.folder) == world.table.expected()
     world.write(20)
     assert_exact(lake, world.table, world.other)
+
+
+@pytest.mark.feature("N16")
+def test_a_replica_that_is_paused_alone_continues_with_a_copy_in_its_batch(lake: PausedLake) -> None:
+    world = OneTable(lake)
+    world.write(1)
+    with lake.unwritable(world.table, ["replica"]):
+        world.write(2)
+        world.write(3)
+    request_resume(lake.state, READER, log_key(DATABASE, world.table.oid))
+    world.table.commit(world.other.lsn + 1)
+    world.table.copy(2, list(world.table.rows.values()))
+    world.land()
+    assert lake.position(world.table).state is TableState.LIVE
+    assert requested_keys(lake.state, READER) == []
+    assert_exact(lake, world.table, world.other)
+
+
+@pytest.mark.feature("N16")
+def test_a_copy_in_one_slice_of_a_resumed_table_determines_the_columns_of_the_next_slices(
+    lake: PausedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.config, world = IGNORING, OneTable(lake)
+    world.write(1)
+    with lake.unwritable(world.table):
+        world.write(2)
+        world.table.commit(world.other.lsn + 1)
+        world.table.add_column("extra")
+        world.table.copy(2, [{1: 1, 2: "copied", 3: None, 4: "x"}])
+        world.land()
+        world.table.commit()
+        world.table.insert({1: 3, 2: "last", 3: None, 4: "y"})
+        world.land()
+    monkeypatch.setattr(driver_slices, "PORTION_BYTES", 1)
+    assert lake.slices() > 2
+    assert_exact(lake, world.table, world.other)
+
+
+@pytest.mark.feature("N16")
+def test_a_log_that_is_paused_alone_skips_no_change_that_does_not_fit_the_columns_of_a_later_copy(
+    lake: PausedLake,
+) -> None:
+    lake.config, world = IGNORING, OneTable(lake)
+    key, note, _ = world.table.relation.columns
+    world.table.relation = replace(world.table.relation, columns=(key, note, column(3, "size", "int8")))
+    world.write(1)
+    with lake.unwritable(world.table, ["log"]):
+        world.write(2)
+    world.table.commit(world.other.lsn + 1)
+    world.table.rewrite(3, "int4", {(1,): 10, (2,): 20})
+    world.table.copy(2, list(world.table.rows.values()))
+    world.land()
+    assert lake.slices() > 0
+    fault = lake.position(world.table).log.fault
+    assert fault is not None
+    assert "column size is int64 now, and int32 in the lake" in fault.reason
+    lake.config = DEFAULT_LAKE
+    world.resume_exactly()
 
 
 @pytest.mark.feature("N16")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forged import groups
 from tests.support.servers.outbox_server import TOKEN, outbox_server
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.flight.flight_outbox import FlightOutbox, ranges_of
@@ -153,6 +154,19 @@ def test_a_new_state_in_the_folder_is_seen(outbox: OutboxPort, state: Path) -> N
     again = open_once(StateFolder(state)) if isinstance(outbox, OutboxReader) else outbox
     assert again.outbox_id == "0c0d"
     assert again.head() == 0
+
+
+def test_a_server_of_another_outbox_gives_its_relations(state: Path) -> None:
+    make_state(state.parent / "new", "0c0d")
+    feed(state.parent / "new", [groups.insert(100, groups.relation("other", 20_000), "a")])
+    with outbox_server(state) as (_, url):
+        outbox = FlightOutbox(ServerAddress(url, Secret(TOKEN)))
+        version = SchemaVersion(1)
+        assert outbox.relation(version).name.startswith("table ")
+        state.rename(state.parent / "old")
+        (state.parent / "new").rename(state)
+        assert outbox.outbox_id == outbox.identity.outbox_id == "0c0d"
+        assert outbox.relation(version).name == "other"
 
 
 def test_sequences_are_requested_as_ranges() -> None:

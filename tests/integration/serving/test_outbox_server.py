@@ -3,6 +3,8 @@
 import json
 import stat
 import subprocess
+import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,18 +23,24 @@ from tidemark.io.flight.outbox_server import MESSAGE_BYTES
 from tidemark.io.flight.remote_errors import (
     CertificateExpired,
     CertificateRefused,
+    ServerBusy,
     ServerUnreachable,
     TokenRefused,
 )
 from tidemark.io.flight.server_address import BadServerAddress, BadToken, ServerAddress
 from tidemark.io.flight.server_token import load_server_token, make_server_token
 from tidemark.io.process.config import ServerConfig
+from tidemark.io.state.environment import StateReplaced
+from tidemark.io.state.opened_outbox import open_once
 from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, StateError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.secret import Secret
+from tidemark.runtime.serving.program import ALIVE_S, STOP_S
 from tidemark.wire.outbox_requests import REQUEST, REQUEST_BYTES_MAX, VALUES, OutboxRequest, ValuesRequest
+from tidemark.wire.values import CHUNK_BYTES
 
 LARGE = 3 * MESSAGE_BYTES
 ALL = VALUES.write(ValuesRequest(((NO_SEQUENCE, Sequence(2)),)))
@@ -124,15 +132,58 @@ def test_a_slow_reader_costs_only_itself(state: Path) -> None:
         slow.cancel()
 
 
+def test_a_large_value_is_read_in_pieces(state: Path) -> None:
+    with OutboxReader.open(StateFolder(state)) as local:
+        tracemalloc.start()
+        try:
+            read = sum(len(chunk) for _, chunk in local.stored_chunks(NO_SEQUENCE, Sequence(2)))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert read > LARGE
+    assert peak < 3 * CHUNK_BYTES
+
+
 def test_streams_beyond_the_bound_are_refused_and_a_closed_one_frees_its_place(state: Path) -> None:
     with outbox_server(state, streams_max=1) as (_, url):
-        outbox = connected(url)
+        outbox = FlightOutbox(ServerAddress(url, Secret(TOKEN)), busy_s=0)
         slow = RawClient(url).stream(ALL)
         slow.read_chunk()
-        with pytest.raises(ServerUnreachable, match="too many streams at once"):
+        with pytest.raises(ServerBusy, match="busy: at most 1 streams run at once") as raised:
             list(outbox.read(NO_SEQUENCE, Sequence(2)))
+        assert "server.streams_max" in raised.value.hint
+        assert outbox.head() == 2, "requests have their own bound"
         slow.cancel()
-        wait_for(lambda: answers(outbox), "the place of the closed stream")
+        assert len(list(connected(url).read(NO_SEQUENCE, Sequence(2)))) == 2, "a client waits for a place"
+
+
+def test_an_internal_error_of_the_server_is_not_called_a_missing_answer(state: Path) -> None:
+    def failing() -> OutboxReader:
+        raise KeyError("a bug")
+
+    with outbox_server(state, opened=failing) as (_, url), pytest.raises(StateError, match="failed: ") as raised:
+        connected(url)
+    assert not isinstance(raised.value, ServerUnreachable)
+    assert "Traceback" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_client_ends_a_stream_of_which_nothing_arrives(state: Path) -> None:
+    is_stuck, goes_on = threading.Event(), threading.Event()
+
+    def opened() -> OutboxReader:
+        if is_stuck.is_set():
+            goes_on.wait()
+        return open_once(StateFolder(state))
+
+    with outbox_server(state, opened=opened) as (_, url):
+        outbox = FlightOutbox(ServerAddress(url, Secret(TOKEN)), call_s=0.2)
+        is_stuck.set()
+        try:
+            with pytest.raises(ServerUnreachable, match=r"does not answer: it sent nothing of a stream in 0\.2 s"):
+                next(outbox.read(NO_SEQUENCE, Sequence(2)))
+        finally:
+            goes_on.set()
 
 
 @pytest.mark.parametrize(
@@ -187,6 +238,10 @@ def test_a_port_needs_a_token_that_others_cannot_read(tmp_path: Path) -> None:
     with pytest.raises(BadToken, match="accessible to all users"):
         ServerAddress.parse("grpc+tls://db1:5000", path)
     path.chmod(0o600)
+    path.write_bytes("schlüssel mit umlaut".encode())
+    with pytest.raises(BadToken, match="not printable ASCII"):
+        ServerAddress.parse("grpc+tls://db1:5000", path)
+    token_file(tmp_path)
     with pytest.raises(BadServerAddress, match=r"the certificates .* cannot be read"):
         ServerAddress.parse("grpc+tls://db1:5000", path, tmp_path / "missing")
 
@@ -225,6 +280,44 @@ def test_the_program_serves_a_unix_socket_of_the_owner_and_is_shown(state: Path,
     assert (shown["server"], shown["last_end"]["server"]["reason"]) == ("not running", "SIGTERM")
 
 
+def test_a_stalled_client_does_not_delay_the_end_of_the_program(state: Path, served: subprocess.Popen[str]) -> None:
+    client = RawClient(f"grpc+unix://{state / 'server.sock'}")
+    stalled = client.stream(ALL)
+    stalled.read_chunk()
+    served.terminate()
+    assert served.wait(10 * STOP_S) == ExitCode.SUCCESS
+    shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)
+    assert (shown["server"], shown["last_end"]["server"]["reason"]) == ("not running", "SIGTERM")
+    stalled.cancel()
+
+
+def test_the_program_ends_for_a_restart_if_its_state_is_replaced(state: Path, served: subprocess.Popen[str]) -> None:
+    outbox = FlightOutbox(ServerAddress.parse(f"grpc+unix://{state / 'server.sock'}"))
+    make_state(state.parent / "new", "0c0d")
+    state.rename(state.parent / "old")
+    (state.parent / "new").rename(state)
+    assert served.wait(10 * ALIVE_S) == ExitCode.UNEXPECTED
+    assert served.stderr is not None
+    assert "was replaced or removed while this process used it" in served.stderr.read()
+    with pytest.raises(ServerUnreachable):
+        outbox.head()
+
+
+def test_no_reader_gets_a_former_state_that_the_process_has_open(state: Path) -> None:
+    folder = StateFolder(state)
+    with StateStore.open(folder):
+        assert open_once(folder).head() == 2
+        state.rename(state.parent / "old")
+        for _ in range(2):
+            with pytest.raises(StateReplaced, match="was replaced or removed"):
+                open_once(folder)
+        make_state(state.parent / "new", "0c0d")
+        (state.parent / "new").rename(state)
+        with pytest.raises(StateReplaced):
+            open_once(folder)
+    assert open_once(folder).outbox_id == "0c0d"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -242,5 +335,5 @@ def test_a_port_without_tls_is_refused(state: Path, arguments: tuple[str, ...], 
 def test_a_batch_of_arrow_has_the_stored_bytes(state: Path) -> None:
     with outbox_server(state) as (_, url), OutboxReader.open(StateFolder(state)) as local:
         sent = RawClient(url).stream(ALL).read_all()
-        expected = [chunk for _, chunks in local.stored(NO_SEQUENCE, Sequence(2)) for chunk in chunks]
+        expected = [chunk for _, chunk in local.stored_chunks(NO_SEQUENCE, Sequence(2))]
     assert sent.column("chunk").to_pylist() == expected

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
-from tidemark.io.state.environment import StateMissing
+from tidemark.io.state.environment import LOCK_FILE_BYTES, StateMissing
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state import StateStore
@@ -78,6 +78,12 @@ def test_only_the_owner_reads_the_files(store: StateStore) -> None:
     assert {path.name for path in files} >= {"data.mdb", "lock.mdb", "heartbeat"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
+def test_the_lock_file_has_its_space_from_the_beginning(store: StateStore) -> None:
+    found = (store.folder.lmdb / "lock.mdb").stat()
+    assert found.st_size == LOCK_FILE_BYTES  # as LMDB itself would make it
+    assert found.st_blocks * 512 >= LOCK_FILE_BYTES
 
 
 def test_a_folder_without_state_is_refused_by_name(folder: StateFolder) -> None:

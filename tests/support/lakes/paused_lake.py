@@ -102,6 +102,7 @@ class PausedLake:
             paused.resume_copied(lake, items)
             lake.apply(LakeBatch(outbox.outbox_id, outbox.head(), values[-1].header.pointer.position, items))
             outbox.confirm(READER, lake.contained, lake.contained)
+            paused.close_old_requests(lake)
 
     def resume(self, oid: Oid) -> int:
         """Resume a table; return the number of slices until it is done."""

@@ -1,7 +1,7 @@
 """An outbox server in this process, and certificates for it."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +10,7 @@ from pathlib import Path
 from tidemark.io.flight.outbox_server import Listening, OutboxServer
 from tidemark.io.flight.server_metrics import ServerMetrics
 from tidemark.io.state.opened_outbox import open_once
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.secret import Secret
 
@@ -56,13 +57,22 @@ class Certificate:
 
 @contextmanager
 def outbox_server(
-    state: Path, certificate: Certificate | None = None, *, port: int = 0, streams_max: int = 8
+    state: Path,
+    certificate: Certificate | None = None,
+    *,
+    port: int = 0,
+    streams_max: int = 8,
+    opened: Callable[[], OutboxReader] | None = None,
 ) -> Iterator[tuple[OutboxServer, str]]:
-    """Serve a state on a port of 127.0.0.1, with TLS if there is a certificate; yield the server and its address."""
+    """Serve a state on a port of 127.0.0.1, with TLS if there is a certificate; yield the server and its address.
+
+    `opened` replaces the way in which the server gets the reader of the state.
+    """
     scheme = "grpc+tls" if certificate else "grpc"
     pem = (certificate.path.read_bytes(), certificate.key.read_bytes()) if certificate else (b"", b"")
     at = Listening(f"{scheme}://127.0.0.1:{port}", Secret(TOKEN), *pem)
-    server = OutboxServer(at, partial(open_once, StateFolder(state)), streams_max, ServerMetrics("main"))
+    opening = opened or partial(open_once, StateFolder(state))
+    server = OutboxServer(at, opening, streams_max, ServerMetrics("main"))
     try:
         yield server, f"{scheme}://127.0.0.1:{server.port}"
     finally:

@@ -9,22 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.io.flight.outbox_server import MESSAGE_BYTES
 from tidemark.io.process.config import Config
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver.runner import BATCH_S_MAX, RESTART_WAIT_S
+from tidemark.runtime.serving.program import ALIVE_S, STOP_S
+from tidemark.wire.values import CHUNK_BYTES
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "conf" / "systemd"
 PAGE = ROOT / "docs" / "exit-codes.md"
 ROLES = ("sidecar", "archiver")
 PIPELINE = "pipeline"
+SERVER = "server"
 SEGMENT_BYTES = 16 << 20
 DEFAULT_WEIGHT = 100  # systemd.resource-control(5)
-PROGRAMS = {"sidecar": "tidemark_sidecar", "archiver": "tidemark_archiver", PIPELINE: "tidemark.pipeline"}
+PROGRAMS = {
+    "sidecar": "tidemark_sidecar",
+    "archiver": "tidemark_archiver",
+    PIPELINE: "tidemark.pipeline",
+    SERVER: "tidemark.runtime.serving",
+}
 PYTHON = "/opt/tidemark/.venv/bin/python"
 A_RESTART_HELPS = {ExitCode.UNEXPECTED, ExitCode.CONSUMER_FAILED, ExitCode.NODE_UNREACHABLE}
-each_unit = pytest.mark.parametrize("role", [*ROLES, PIPELINE])
+each_unit = pytest.mark.parametrize("role", [*ROLES, PIPELINE, SERVER])
 each_daemon = pytest.mark.parametrize("role", ROLES)
 
 
@@ -91,6 +100,15 @@ def test_a_unit_permits_the_memory_that_the_configuration_permits(role: str) -> 
     bounds = (config.ring_bytes(SEGMENT_BYTES), config.decode.memory_bytes, config.decode.queue_bytes)
     gibibytes = service(role)["MemoryHigh"].removesuffix("G")
     assert int(gibibytes) << 30 > 2 * (sum(bounds) + config.deliver.group_bytes_max)
+
+
+def test_the_servers_unit_bounds_its_memory_and_waits_longer_than_its_streams() -> None:
+    found = service(SERVER)
+    of_streams = Config().server.streams_max * (2 * MESSAGE_BYTES + CHUNK_BYTES)
+    high, at_most = (int(found[name].removesuffix("G")) << 30 for name in ("MemoryHigh", "MemoryMax"))
+    assert of_streams < high < at_most
+    assert int(found["TimeoutStopSec"]) > STOP_S
+    assert int(found["WatchdogSec"]) > ALIVE_S + STOP_S
 
 
 @each_unit

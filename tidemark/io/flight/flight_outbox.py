@@ -3,15 +3,19 @@
 Each value is checked here against the checksums in its header, so that damage on the way is found as in the file.
 """
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
-from tidemark.io.flight.remote_errors import translated_error
+from tidemark.io.flight.remote_errors import ServerBusy, ServerUnreachable, translated_error
 from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.state.schema_values import decode_schema
+from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
@@ -36,23 +40,35 @@ from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state import Beginning, Identity, OutboxLedger, Reader
 from tidemark.wire.values import ValueHeader
 
-CALL_S = 30.0  # of a request; the server answers each within milliseconds
+AnswerT = TypeVar("AnswerT")
+CALL_S = 30.0  # of a request, or for the next message of a stream; the server answers within milliseconds
+BUSY_S = 60.0  # for a place at a busy server, in all; a range of 16 MiB is sent in a second
+BUSY_POLL_S = 0.1  # doubled after each attempt
+BUSY_POLL_S_MAX = 2.0
 AUTHORIZATION = b"authorization"
+KEEPALIVE = [  # for the answer to the request for a stream, which has no other bound
+    ("grpc.keepalive_time_ms", 300_000),  # gRPC's servers end connections with more frequent pings
+    ("grpc.keepalive_timeout_ms", 20_000),
+]
 
 
 class FlightOutbox:
-    """A connection to an outbox server; used by one process, by any thread."""
+    """A connection to an outbox server; used by one process, by any thread.
 
-    def __init__(self, address: ServerAddress) -> None:
+    `call_s` bounds the wait for each answer, `busy_s` the wait for a place at a busy server.
+    """
+
+    def __init__(self, address: ServerAddress, *, call_s: float = CALL_S, busy_s: float = BUSY_S) -> None:
         self.address = address
+        self._call_s, self._busy_s = call_s, busy_s
         headers = [] if address.token is None else [(AUTHORIZATION, b"Bearer " + address.token.content)]
-        self._of_request = flight.FlightCallOptions(timeout=CALL_S, headers=headers)
+        self._of_request = flight.FlightCallOptions(timeout=call_s, headers=headers)
         self._of_stream = flight.FlightCallOptions(headers=headers)
         self._relations: dict[SchemaVersion, Relation] = {}  # bounded by the schema versions in the state
         with self._translated():
             roots = {"tls_root_certs": address.roots} if address.roots else {}
-            self._client = flight.FlightClient(address.url, **roots)
-        self.identity: Identity = self._facts().identity
+            self._client = flight.FlightClient(address.url, generic_options=KEEPALIVE, **roots)
+        self.identity: Identity = self._request_facts().identity  # of the last facts
 
     @property
     def place(self) -> str:
@@ -113,10 +129,11 @@ class FlightOutbox:
 
     def relation(self, version: SchemaVersion) -> Relation:
         """Return the relation version with this number in headers."""
-        if version not in self._relations:
+        known = self._relations  # NB: another thread may replace it meanwhile
+        if version not in known:
             stored = self._one(Query.RELATION, OutboxRequest(version=version))
-            self._relations[version] = decode_schema(version, stored)[1]
-        return self._relations[version]
+            known[version] = decode_schema(version, stored)[1]
+        return known[version]
 
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""
@@ -143,6 +160,13 @@ class FlightOutbox:
         self._all(Query.CHECK_ACTIVE, OutboxRequest(reader=reader))
 
     def _facts(self) -> OutboxFacts:
+        """Request the facts; schema versions of another outbox have other relations."""
+        facts = self._request_facts()
+        if facts.identity != self.identity:
+            self.identity, self._relations = facts.identity, {}
+        return facts
+
+    def _request_facts(self) -> OutboxFacts:
         return FACTS.read(self._one(Query.FACTS, OutboxRequest()))
 
     def _reader(self, query: Query, request: OutboxRequest) -> Reader:
@@ -185,25 +209,70 @@ class FlightOutbox:
             yield waiting
 
     def _batches(self, ticket: flight.Ticket) -> Iterator[pa.RecordBatch]:
+        stream, batch = self._when_not_busy(lambda: self._begin_stream(ticket))
+        try:
+            while batch is not None:
+                yield batch
+                batch = self._next_batch(stream)
+        finally:
+            stream.cancel()
+
+    def _begin_stream(self, ticket: flight.Ticket) -> tuple[flight.FlightStreamReader, pa.RecordBatch | None]:
+        """Return a stream and its first message; None if it has none. A busy server refuses the first one."""
         with self._translated():
             stream = self._client.do_get(ticket, self._of_stream)
         try:
-            while True:
-                with self._translated():
-                    try:
-                        batch: pa.RecordBatch = stream.read_chunk().data
-                    except StopIteration:
-                        return
-                yield batch
-        finally:
+            return stream, self._next_batch(stream)
+        except BaseException:
             stream.cancel()
+            raise
+
+    def _next_batch(self, stream: flight.FlightStreamReader) -> pa.RecordBatch | None:
+        """Return the next message of a stream, None at its end; raise if none arrives in time."""
+        is_overdue = threading.Event()
+
+        def end() -> None:
+            is_overdue.set()
+            stream.cancel()
+
+        deadline = threading.Timer(self._call_s, end)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            with self._translated():
+                return stream.read_chunk().data
+        except StopIteration:
+            return None
+        except TidemarkError as error:
+            if is_overdue.is_set():
+                raise ServerUnreachable(
+                    f"{self.place} does not answer: it sent nothing of a stream in {self._call_s:g} s"
+                ) from error
+            raise
+        finally:
+            deadline.cancel()
+
+    def _when_not_busy(self, request: Callable[[], AnswerT]) -> AnswerT:
+        """Make a request, again while the server is busy: it refuses a request before it does any of it."""
+        until, wait_s = time.monotonic() + self._busy_s, BUSY_POLL_S
+        while True:
+            try:
+                return request()
+            except ServerBusy:
+                if time.monotonic() + wait_s > until:
+                    raise
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, BUSY_POLL_S_MAX)
 
     def _one(self, query: Query, request: OutboxRequest) -> bytes:
         return b"".join(self._all(query, request))
 
     def _all(self, query: Query, request: OutboxRequest) -> list[bytes]:
+        action = flight.Action(query.value, REQUEST.write(request))
+        return self._when_not_busy(lambda: self._act(action))
+
+    def _act(self, action: flight.Action) -> list[bytes]:
         with self._translated():
-            action = flight.Action(query.value, REQUEST.write(request))
             return [result.body.to_pybytes() for result in self._client.do_action(action, self._of_request)]
 
     @contextmanager

@@ -2,7 +2,8 @@
 
 It opens the state as a reader does, and takes no part in delivery. Values are sent as the stored bytes; no row is
 opened. Each value is copied in a transaction that ends before the value is sent, so a slow client holds no page of
-LMDB. A stream has at most two messages of `MESSAGE_BYTES` in memory: its client reads one before the next one is made.
+LMDB. A stream has at most two messages of `MESSAGE_BYTES` in memory, and the chunk that does not fit into the second
+one: its client reads one message before the next one is made.
 """
 
 import hmac
@@ -17,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tidemark.io.flight.flight_outbox import AUTHORIZATION
-from tidemark.io.flight.remote_errors import encoded_error
+from tidemark.io.flight.remote_errors import ServerBusy, encoded_error
 from tidemark.io.flight.server_metrics import VALUES_KIND, ServerMetrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError, TidemarkError
@@ -73,6 +74,7 @@ class OutboxServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     ) -> None:
         self._opened = opened
         self._metrics = metrics
+        self._streams_max = streams_max
         self._streams = threading.BoundedSemaphore(streams_max)
         self._requests = threading.BoundedSemaphore(REQUESTS_MAX)
         metrics.streams_max.set(streams_max)
@@ -87,7 +89,7 @@ class OutboxServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         """Answer a request."""
         del context
-        with self._counted(action.type), self._bounded(self._requests, "requests"):
+        with self._counted(action.type), self._bounded(self._requests, REQUESTS_MAX, "requests"):
             if action.type not in _KINDS:
                 raise RequestRefused(f"no request is of kind {action.type[:40]!r}")
             request_kind, request = Query(action.type), _parsed(action)
@@ -108,7 +110,8 @@ class OutboxServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             return flight.GeneratorStream(SCHEMA, self._sent(request))
 
     def _sent(self, request: ValuesRequest) -> Iterator[pa.RecordBatch]:
-        with self._counted(), self._bounded(self._streams, "streams"), self._metrics.streams.track_inprogress():
+        slot = self._bounded(self._streams, self._streams_max, "streams")
+        with self._counted(), slot, self._metrics.streams.track_inprogress():
             for batch in _messages(self._opened(), request):
                 self._metrics.sent_bytes.inc(batch.nbytes)
                 yield batch
@@ -121,14 +124,15 @@ class OutboxServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         try:
             yield
         except TidemarkError as error:
-            self._metrics.errors.inc()
+            if not isinstance(error, ServerBusy):  # counted as refused
+                self._metrics.errors.inc()
             raise encoded_error(error) from error
 
     @contextmanager
-    def _bounded(self, slots: threading.BoundedSemaphore, what: str) -> Iterator[None]:
+    def _bounded(self, slots: threading.BoundedSemaphore, bound: int, what: str) -> Iterator[None]:
         if not slots.acquire(blocking=False):
             self._metrics.refused.inc()
-            raise flight.FlightUnavailableError(f"too many {what} at once: try again")
+            raise ServerBusy(f"the outbox server is busy: at most {bound} {what} run at once")
         try:
             yield
         finally:
@@ -223,13 +227,12 @@ def _messages(outbox: OutboxReader, request: ValuesRequest) -> Iterator[pa.Recor
     waiting: list[tuple[int, bytes]] = []
     byte_count = 0
     for after, upto in request.ranges:
-        for sequence, stored in outbox.stored(after, upto):
-            for chunk in stored:
-                if waiting and byte_count + len(chunk) > MESSAGE_BYTES:
-                    yield _message(waiting)
-                    waiting, byte_count = [], 0
-                waiting.append((sequence, chunk))
-                byte_count += len(chunk)
+        for sequence, chunk in outbox.stored_chunks(after, upto):
+            if waiting and byte_count + len(chunk) > MESSAGE_BYTES:
+                message, waiting, byte_count = _message(waiting), [], 0  # NB: while it is sent, only it is in memory
+                yield message
+            waiting.append((sequence, chunk))
+            byte_count += len(chunk)
     if waiting:
         yield _message(waiting)
 

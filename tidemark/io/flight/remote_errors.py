@@ -5,6 +5,7 @@ from pyarrow import flight
 
 from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.host.disk import StateFull
+from tidemark.io.state.environment import StateReplaced
 from tidemark.io.state.outbox import OutboxTrimmed, ReaderLapsed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.model.errors import ConfigError, Disposition, StateError, TidemarkError
@@ -12,17 +13,19 @@ from tidemark.wire.envelope import DamagedValue, NewerValue
 from tidemark.wire.json_form import JsonMismatch
 from tidemark.wire.outbox_requests import ERROR, RemoteError
 
-_KINDS: dict[str, type[TidemarkError]] = {
-    kind.__name__: kind
-    for kind in (ConfigError, DamagedValue, NewerValue, OutboxTrimmed, ReaderLapsed, StateFull, UnknownReader)
-}
-
 
 class ServerUnreachable(StateError):
     """The outbox server does not answer."""
 
     disposition = Disposition.RETRY
     hint = "check that `cdcctl run server` runs there, and host, port and firewall"
+
+
+class ServerBusy(StateError):
+    """The outbox server already runs as many requests, or streams of values, as it may."""
+
+    disposition = Disposition.RETRY
+    hint = "run fewer queries at once, or raise server.streams_max on the server's host"
 
 
 class TokenRefused(ConfigError):
@@ -43,6 +46,22 @@ class CertificateExpired(CertificateRefused):
     hint = "renew server.tls_certificate on the server's host, and restart `cdcctl run server`"
 
 
+_KINDS: dict[str, type[TidemarkError]] = {
+    kind.__name__: kind
+    for kind in (
+        ConfigError,
+        DamagedValue,
+        NewerValue,
+        OutboxTrimmed,
+        ReaderLapsed,
+        ServerBusy,
+        StateFull,
+        StateReplaced,
+        UnknownReader,
+    )
+}
+
+
 def encoded_error(error: TidemarkError) -> flight.FlightServerError:
     """Return an error of ours as one of Flight."""
     kind = next((of.__name__ for of in type(error).__mro__ if of.__name__ in _KINDS), StateError.__name__)
@@ -52,11 +71,8 @@ def encoded_error(error: TidemarkError) -> flight.FlightServerError:
 
 def translated_error(error: pa.ArrowException, address: ServerAddress) -> TidemarkError:
     """Return the error of a call to the server as one of ours."""
-    if isinstance(error, flight.FlightError) and error.extra_info:
-        try:
-            sent = ERROR.read(error.extra_info)
-        except JsonMismatch:
-            return StateError(f"the outbox server at {address.url} failed: {_first_line(error)}")
+    sent = _sent(error)
+    if sent is not None:
         kind = _KINDS.get(sent.kind, StateError)
         known = kind.__new__(kind)  # NB: a class may have another constructor; the text is complete
         TidemarkError.__init__(known, sent.message, hint=sent.hint)
@@ -69,10 +85,24 @@ def translated_error(error: pa.ArrowException, address: ServerAddress) -> Tidema
     if "certificate verify failed" in text or "Hostname Verification" in text or "not match" in text:
         reason = text.rpartition(": ")[2]
         return CertificateRefused(f"the certificate of the outbox server at {address.url} is refused: {reason}")
-    return ServerUnreachable(f"the outbox server at {address.url} does not answer: {text}")
+    if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError):
+        return ServerUnreachable(f"the outbox server at {address.url} does not answer: {text}")
+    return StateError(f"the outbox server at {address.url} failed: {text}")
+
+
+def _sent(error: pa.ArrowException) -> RemoteError | None:
+    """Return the error of ours that the server has sent with one of Flight."""
+    if not (isinstance(error, flight.FlightError) and error.extra_info):
+        return None
+    try:
+        return ERROR.read(error.extra_info)
+    except JsonMismatch:
+        return None
 
 
 def _first_line(error: Exception) -> str:
-    """Return the reason of an error of Flight, without its repeated preamble."""
+    """Return the reason of an error of Flight, without its repeated preamble and the server's traceback."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text.removeprefix("Flight returned unavailable error, with message: ").removesuffix(". Detail: Unavailable")
+    preamble, separator, reason = text.partition(", with message: ")
+    reason = reason if separator and preamble.startswith("Flight returned") else text
+    return reason.partition(". Detail:")[0]

@@ -54,8 +54,15 @@ class ServerAddress:
             raise BadServerAddress(f"{url!r} would send rows and the token unencrypted to another host")
         if token_file is None:
             raise BadToken(f"the server at {url} requires a token", hint=f"{_HOW_TO_COPY} with the option tokenFile")
-        token = Secret(read_key(token_file, "the token", KEY_BYTES_MIN, BadToken))
-        return cls(url, token, _read_roots(roots_file) if roots_file is not None else b"")
+        return cls(url, read_token(token_file, "the token"), _read_roots(roots_file) if roots_file is not None else b"")
+
+
+def read_token(path: Path, what: str) -> Secret:
+    """Return the token in a file; raise `BadToken` if it is unfit, as for the header of a request."""
+    token = read_key(path, what, KEY_BYTES_MIN, BadToken)
+    if not (token.isascii() and token.decode("ascii").isprintable()):
+        raise BadToken(f"{what}, {path}, has characters that are not printable ASCII")
+    return Secret(token)
 
 
 def is_loopback(host: str) -> bool:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tidemark.io.flight.server_address import BadToken
+from tidemark.io.flight.server_address import read_token
 from tidemark.io.process.config import ServerConfig
-from tidemark.io.process.secret_sources import KEY_BYTES_MIN, make_key_file, read_key
+from tidemark.io.process.secret_sources import make_key_file
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.secret import Secret
 
@@ -24,5 +24,5 @@ def make_server_token(config: ServerConfig, folder: StateFolder) -> None:
 
 
 def load_server_token(config: ServerConfig, folder: StateFolder) -> Secret:
-    """Return the token; raise `BadToken` if it is missing, too short, or readable by other users."""
-    return Secret(read_key(server_token_path(config, folder), "the token of the server", KEY_BYTES_MIN, BadToken))
+    """Return the token; raise `BadToken` if it is missing, unfit, or readable by other users."""
+    return read_token(server_token_path(config, folder), "the token of the server")

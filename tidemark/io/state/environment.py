@@ -18,13 +18,14 @@ from typing import Self, TypeAlias
 import lmdb
 
 from tidemark.io.host import failpoints
-from tidemark.io.host.disk import StateFull
+from tidemark.io.host.disk import StateFull, writing
 from tidemark.io.state.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_lock import WriteLock
-from tidemark.model.errors import StateError
+from tidemark.model.errors import Disposition, ExitCode, StateError
 
 READERS_MAX = 512
+LOCK_FILE_BYTES = (READERS_MAX - 1) * 64 + 192  # lock.mdb: an entry for each reader but the first, behind a header
 DATABASES_MAX = 32
 MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never the limit
 MAP_BYTES_MIN = 1 << 30
@@ -40,6 +41,14 @@ class StateMissing(StateError):
     """There is no state in the folder."""
 
     hint = "create it with `cdcctl init`"
+
+
+class StateReplaced(StateError):
+    """The files of an open state are no longer those in its folder. A restart opens the new ones."""
+
+    disposition = Disposition.RETRY
+    exit_code = ExitCode.UNEXPECTED
+    hint = "start the process again: it then opens the new state"
 
 
 class WritePoint(Enum):
@@ -64,6 +73,7 @@ class Environment:
     _heartbeat: HeartbeatFile
     write_lock: WriteLock
     _databases: dict[str, LmdbDatabase]
+    _file: tuple[int, int] | None  # device and inode of the data file
     is_read_only: bool = False
     openers: int = 1
     _guards: ExitStack = field(default_factory=ExitStack)
@@ -83,13 +93,15 @@ class Environment:
         """Open the environment of `folder`; a second opener in this process gets the same one.
 
         Opening acquires the write lock, as every write does, and so waits for an open write transaction. `guarded` runs
-        from then on, until the last opener closes. `read_only` never waits, and has no guard.
+        from then on, until the last opener closes. `read_only` never waits, and has no guard. Raises `StateReplaced` if
+        an opener in this process still has the files of a former state.
         """
         with _OPEN_LOCK:
             key = (os.getpid(), folder.lmdb.resolve())
             opened = _OPEN.get(key)
             if isinstance(opened, cls):
                 assert read_only or not opened.is_read_only, "it was opened for reading only"
+                opened.check_in_place()
                 opened.openers += 1
                 return opened
             is_new = not (folder.lmdb / "data.mdb").exists()
@@ -106,6 +118,8 @@ class Environment:
 
     @classmethod
     def _open(cls, folder: StateFolder, map_bytes: int, guarded: Guarded, *, create: bool, read_only: bool) -> Self:
+        if not read_only:
+            _allocate_lock_file(folder)
         try:
             opened = lmdb.open(
                 str(folder.lmdb),
@@ -130,7 +144,7 @@ class Environment:
             raise
         write_lock = WriteLock.open(folder.lmdb / "lock.mdb")
         databases: dict[str, LmdbDatabase] = {}
-        made = cls(folder, opened, heartbeat, write_lock, databases, read_only)
+        made = cls(folder, opened, heartbeat, write_lock, databases, _file_id(folder), read_only)
         try:
             # NB: a handle lasts only if a write transaction made it, or the whole environment is read-only. A
             # transaction begun by open_db would wait for the lock with the interpreter lock: no guard could run.
@@ -166,6 +180,15 @@ class Environment:
             self._lmdb.close()
         self.write_lock.close()
         self._heartbeat.close()
+
+    def is_replaced(self) -> bool:
+        """Return whether the folder now contains another data file, or none."""
+        return _file_id(self.folder) != self._file
+
+    def check_in_place(self) -> None:
+        """Raise `StateReplaced` if the folder now contains another data file, or none."""
+        if self.is_replaced():
+            raise StateReplaced(f"the state in {self.folder.root} was replaced or removed while this process used it")
 
     @property
     def heartbeat(self) -> HeartbeatFile:
@@ -241,6 +264,15 @@ _OPEN: dict[tuple[int, Path], Environment] = {}
 _OPEN_LOCK = threading.Lock()
 
 
+def _file_id(folder: StateFolder) -> tuple[int, int] | None:
+    """Return device and inode of the data file: LMDB keeps it open, so no other file gets them meanwhile."""
+    try:
+        found = (folder.lmdb / "data.mdb").stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _check_whole(opened: lmdb.Environment, path: Path) -> None:
     """Raise for a file that is shorter than its pages. NB: LMDB maps it, and would die of SIGBUS when it reads them."""
     needed = (int(opened.info()["last_pgno"]) + 1) * int(opened.stat()["psize"])
@@ -253,6 +285,20 @@ def _check_whole(opened: lmdb.Environment, path: Path) -> None:
 def map_bytes_for(outbox_bytes_max: int) -> int:
     """Return the map size for an outbox of this bound."""
     return max(MAP_BYTES_MIN, MAP_FACTOR * outbox_bytes_max)
+
+
+def _allocate_lock_file(folder: StateFolder) -> None:
+    """Reserve the space of lock.mdb. NB: LMDB maps it sparse, and would die of SIGBUS when it writes on a full disk.
+
+    A descriptor of the file must not be closed while LMDB has it open in this process (`WriteLock.open`).
+    """
+    path = folder.lmdb / "lock.mdb"
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
+        try:
+            os.posix_fallocate(descriptor, 0, LOCK_FILE_BYTES)
+        finally:
+            os.close(descriptor)
 
 
 def _translated(error: lmdb.Error, root: Path) -> StateError:

@@ -9,20 +9,22 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 
-_OPEN: dict[tuple[int, Path], tuple[int, OutboxReader]] = {}
+_OPEN: dict[tuple[int, Path], OutboxReader] = {}
 _OPENING = threading.Lock()
 
 
 def open_once(folder: StateFolder) -> OutboxReader:
-    """Return this process's reader of a state folder; it is opened at the first call, and again for a new state."""
+    """Return this process's reader of a state folder; it is opened at the first call, and again for a new state.
+
+    Raises `StateReplaced` for a new state if this process has also opened the former one in another way.
+    """
     key = (os.getpid(), folder.root)
-    file = folder.lmdb / "data.mdb"
-    number = file.stat().st_ino if file.exists() else 0
     with _OPENING:
         opened = _OPEN.get(key)
-        if opened is not None and opened[0] != number:
-            opened[1].close()
+        if opened is not None and opened.environment.is_replaced():
+            del _OPEN[key]  # first: opening the new state may fail
+            opened.close()
             opened = None
         if opened is None:
-            opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=reporting_stuck_writers(get_log("state"))))
-        return opened[1]
+            opened = _OPEN[key] = OutboxReader.open(folder, guarded=reporting_stuck_writers(get_log("state")))
+        return opened

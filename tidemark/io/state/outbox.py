@@ -31,7 +31,7 @@ from tidemark.wire.state import (
     Reader,
     is_reader_name,
 )
-from tidemark.wire.values import HEADER_BYTES, ValueHeader
+from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
 
 READERS_REGISTERED_MAX = 64
 
@@ -128,12 +128,6 @@ class OutboxReader(OpenedState):
         self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
     ) -> Iterator[OutboxValue]:
         """Yield the values of (after, upto], each copied in a separate transaction; with `wanted` those it accepts."""
-        return (join(sequence, chunks) for sequence, chunks in self.stored(after, upto, wanted))
-
-    def stored(
-        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
-    ) -> Iterator[tuple[Sequence, list[bytes]]]:
-        """Yield the stored chunks of the values of (after, upto], as `read` reads them."""
         for sequence in range(after + 1, upto + 1):
             with self.environment.read() as transaction:
                 self._check_start(self._ledger(transaction), Sequence(sequence - 1))
@@ -141,7 +135,24 @@ class OutboxReader(OpenedState):
                 if wanted is not None and not wanted(self._header(table, Sequence(sequence))):
                     continue
                 stored = table.chunks(Sequence(sequence))
-            yield Sequence(sequence), stored
+            yield join(Sequence(sequence), stored)
+
+    def stored_chunks(self, after: Sequence, upto: Sequence) -> Iterator[tuple[Sequence, bytes]]:
+        """Yield the stored chunks of the values of (after, upto], each copied in a separate transaction."""
+        for sequence in range(after + 1, upto + 1):
+            number, chunk_count = 0, 1
+            while number < chunk_count:
+                with self.environment.read() as transaction:
+                    ledger = self._ledger(transaction)
+                    self._check_start(ledger, Sequence(sequence - 1))
+                    chunk = OutboxTable(transaction, self.environment, self.scope).chunk(Sequence(sequence), number)
+                if chunk is None:
+                    self._check_start(ledger, Sequence(sequence))  # the range may end behind the outbox
+                    raise DamagedValue(f"outbox value {sequence}", f"its chunk {number} is not there")
+                if number == 0:
+                    chunk_count = decode_header(chunk, Sequence(sequence)).chunk_count
+                yield Sequence(sequence), chunk
+                number += 1
 
     def relation(self, version: SchemaVersion) -> Relation:
         """Return the relation version with this number in headers."""

@@ -75,9 +75,12 @@ class OutboxTable:
 
     def header(self, sequence: Sequence) -> ValueHeader | None:
         """Return the header of one value, None if it does not exist."""
-        database = self.environment.database("outbox")
-        chunk = self.transaction.get(slot(self.scope, sequence, 0), db=database)
+        chunk = self.chunk(sequence, 0)
         return None if chunk is None else decode_header(chunk, sequence)
+
+    def chunk(self, sequence: Sequence, number: int) -> bytes | None:
+        """Return one stored chunk of a value, None if it does not exist."""
+        return self.transaction.get(slot(self.scope, sequence, number), db=self.environment.database("outbox"))
 
     def waiting_since_us(self, ledger: OutboxLedger, after: Sequence) -> int | None:
         """Return the latest commit time of the first group after `after` with a commit; None: there is none."""

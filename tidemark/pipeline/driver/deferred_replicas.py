@@ -1,10 +1,13 @@
 """Merges the replicas that are merged at intervals: each reads its changes from the outbox when it is due.
 
-It does so in slices between two batches, as a resumed table. If the outbox keeps too much for them, the one that is
-furthest behind is due at once.
+It does so in slices between two batches, as a resumed table: only the replica that is furthest behind merges a slice
+before the next batch may run. If the outbox keeps too much for it, it is due at once.
 """
 
+from collections.abc import Mapping
+
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.driver.slices import KeptBytes, table_slice
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.positions import TableId
@@ -20,27 +23,32 @@ class DeferredReplicas:
         self._kept = KeptBytes(outbox)
 
     def merge(self, lake: Lake, *, all_of_them: bool = False) -> bool:
-        """Let each replica that is due merge one slice; return whether there was one."""
+        """Let the replica that is due, or the one of several that is furthest behind, merge one slice.
+
+        Return whether one was due.
+        """
         if lake.positions.outbox != self._outbox.outbox_id:
             return False  # the next batch decides whether the new outbox has their changes
-        due = [of for of in lake.deferred if all_of_them or lake.is_due(of)] or self._furthest(lake)
-        for of in due:
-            try:
-                items, upto = table_slice(self._outbox, of, lake.deferred[of], lake.positions.applied.sequence)
-            except OutboxTrimmed:
-                lake.give_up([of], "the outbox no longer contains its changes", FaultKind.DEFERRED)
-                continue
-            lake.catch_up(of, items, upto, FaultKind.DEFERRED)
-        return bool(due)
-
-    def _furthest(self, lake: Lake) -> list[TableId]:
-        """Return the replica that is furthest behind if the outbox keeps too much for it."""
         deferred = lake.deferred
-        if not deferred:
-            return []
-        of = min(deferred, key=lambda of: deferred[of])
+        due = {of: after for of, after in deferred.items() if all_of_them or lake.is_due(of)}
+        of = _furthest(due) or _furthest(deferred)
+        if of is None or not (due or self._keeps_too_much(deferred[of], lake)):
+            return False
         try:
-            kept = self._kept.measure(deferred[of], lake.positions.applied.sequence)
+            items, upto = table_slice(self._outbox, of, deferred[of], lake.positions.applied.sequence)
         except OutboxTrimmed:
-            return [of]
-        return [of] if kept > self._bytes_max else []
+            lake.give_up([of], "the outbox no longer contains its changes", FaultKind.DEFERRED)
+        else:
+            lake.catch_up(of, items, upto, FaultKind.DEFERRED)
+        return True
+
+    def _keeps_too_much(self, after: OutboxSequence, lake: Lake) -> bool:
+        try:
+            return self._kept.measure(after, lake.positions.applied.sequence) > self._bytes_max
+        except OutboxTrimmed:
+            return True
+
+
+def _furthest(behind: Mapping[TableId, OutboxSequence]) -> TableId | None:
+    """Return the replica that lacks the most changes; None if there is none."""
+    return min(behind, key=lambda of: behind[of], default=None)

@@ -1,9 +1,9 @@
 """The paused tables of a lake: how much of the outbox they keep, and how a resumed table catches up.
 
 A paused table keeps its changes in the outbox, which is therefore not trimmed beyond them. If they exceed a bound, the
-table *diverges*: its changes are given up, and it needs a new copy. A table that the operator resumes, or of which a
-new copy begins, reads its changes from the outbox
-in *slices* between two batches, so that other tables wait for one slice at most.
+table *diverges*: its changes are given up, and it needs a new copy. A table that the operator resumes reads its changes
+from the outbox in *slices* between two batches, so that other tables wait for one slice at most. So does a table of
+which a new copy begins, unless only its replica is paused: that continues with the copy.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.driver.slices import KeptBytes, table_slice
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
 
@@ -48,12 +49,17 @@ class PausedTables:
             lake.give_up([of for of, after in paused.items() if after == oldest], reason)
 
     def resume_copied(self, lake: Lake, items: Sequence[LakeItem]) -> None:
-        """Request that paused tables are resumed of which a new copy begins; called before the batch is applied."""
+        """Request that the tables with a paused log are resumed of which a new copy begins; called before the batch.
+
+        A replica that is paused alone continues with the copy, in the batch.
+        """
         copied = {
             (item.database, item.relation.oid) for _, item in items if isinstance(item, CopyBoundary) and item.begin
         }
+        tables = lake.positions.tables
         for of in copied & lake.paused.keys():
-            request_resume(self._state, self._reader, log_key(*of))
+            if tables[of].log.is_faulty(FaultKind.PAUSED):
+                request_resume(self._state, self._reader, log_key(*of))
 
     def resume(self, lake: Lake, report: Callable[[], None]) -> bool:
         """Let each table that the operator resumed catch up by one slice; return whether there was one.

@@ -219,7 +219,7 @@ class Pipeline:
         return lake
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
-        while not stop.is_set() and self._resume():
+        while not stop.is_set() and self._resume(merges=False):
             notify(ALIVE)
         query = self._start(spark)
         try:
@@ -242,10 +242,10 @@ class Pipeline:
         while self._settings.once and not stop.is_set() and self._resume(is_end=True):
             notify(ALIVE)
 
-    def _resume(self, *, is_end: bool = False) -> bool:
+    def _resume(self, *, merges: bool = True, is_end: bool = False) -> bool:
         """Let tables that are behind catch up by one slice, between two batches; return whether there was one.
 
-        They are the resumed ones, and deferred replicas that are due; at the end all deferred ones.
+        These are the resumed tables; without one, with `merges`, a deferred replica that is due. At the end each is.
         """
         lake = self._lake
         if not (lake.paused or lake.deferred) or not self._in_batch.acquire(timeout=POLL_S):
@@ -253,7 +253,7 @@ class Pipeline:
         try:
             before = lake.positions.tables
             is_resumed = self._paused.resume(lake, lambda: self._progress.record_tables(lake.positions))
-            if not self._deferred.merge(lake, all_of_them=is_end) and not is_resumed:
+            if not is_resumed and not (merges and self._deferred.merge(lake, all_of_them=is_end)):
                 return False
             report_changes(self._log, before, self._lake.positions.tables)
             self._confirm(NO_SEQUENCE)
@@ -304,8 +304,11 @@ class Pipeline:
             if self._contains(feed):
                 self._confirm(replayable)
                 continue
+            were_paused = set(self._lake.paused)
             self._land_portion(feed, replayable)
             self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
+            if were_paused - self._lake.paused.keys():
+                self._paused.close_old_requests(self._lake)
             self._report_written()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write

@@ -2,7 +2,7 @@
 
 The log has the values, as text, with each file. The folders are those of Hive, as `day=2026-11-27/region=a%2Fb`: values
 are percent-encoded, and NULL has a special name. Readers take the values from the log. They read an empty text as NULL,
-and no date outside of the years 1 to 9999, so such values are refused.
+and no date outside of the years 1 to 9999, so such values are refused, as is a text too long for the name of a folder.
 """
 
 import json
@@ -18,6 +18,7 @@ from tidemark.pipeline.lake.faults import UnfitSettings
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
 
 PARTITIONS_MAX = 4096  # that one commit writes to: each is a file
+FOLDER_NAME_MAX = 255  # bytes: NAME_MAX of Linux
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _DAYS = range(-719_162, 2_932_897)  # from 1970-01-01: the years 1 to 9999
 PartitionValues = Mapping[str, str | None]
@@ -85,7 +86,7 @@ def check_rows(rows: pa.RecordBatch | pa.Table, columns: Collection[str]) -> Non
 
 def _check_values(name: str, values: pa.Array) -> None:
     if pa.types.is_string(values.type):
-        wrong = "an empty text" if "" in values.to_pylist() else ""
+        wrong = _wrong_text(name, values.to_pylist())
     elif values.type == pa.date32():
         days = values.cast(pa.int32()).to_pylist()
         wrong = "a date outside of the years 1 to 9999" if any(d is not None and d not in _DAYS for d in days) else ""
@@ -93,6 +94,14 @@ def _check_values(name: str, values: pa.Array) -> None:
         wrong = ""
     if wrong:
         raise UnfitSettings(f"partition: the column {name} has {wrong}, which a partition cannot have")
+
+
+def _wrong_text(name: str, texts: Collection[str | None]) -> str:
+    """Return what is wrong with one of the texts of a column, but not the text itself; "" if nothing is."""
+    if "" in texts:
+        return "an empty text"
+    is_long = any(len(folder_of({name: text}).rstrip("/")) > FOLDER_NAME_MAX for text in texts)
+    return "a text too long for the name of a folder" if is_long else ""
 
 
 def folder_of(values: PartitionValues) -> str:

@@ -46,8 +46,6 @@ class MergeIntervals:
 
         A copy is not deferred, nor is a replica that does not exist yet.
         """
-        if target.known.is_faulty(FaultKind.DEFERRED):
-            return Outcome(target.known, target.applied)
         if not settings.merge_interval_s or not items or target.known.fault is not None:
             return None
         is_new = known is None or target.known.recorded.version < 0

@@ -22,12 +22,12 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 from tidemark.pipeline.lake.deletion_marks import expire_deleted
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.kept_tables import KeptTables
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
-from tidemark.pipeline.lake.positions import Positions, TableId, applied_of
+from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, applied_of
 from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
@@ -40,7 +40,7 @@ from tidemark.pipeline.sinks.pinned_columns import Pins
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.schema_policy import refusing_changes
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, new_copy
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, continued, copy_of_replica, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.state import Identity
 
@@ -133,7 +133,7 @@ class TableWrites:
         restart = partial(self._accepted_copy, table)
         entry, applied = known.log if known else UNTOUCHED, applied_of(known)
         pinned = self._pins.columns(table, known, items, settings.schema_policy)
-        refusing = refusing_changes(apply, name, settings, applied, pinned, is_replica=False)
+        refusing = refusing_changes(apply, name, settings, _own(applied, entry), pinned, is_replica=False)
         target = TargetTable(uri, app, entry, applied, refusing, restart)
         with self._locks.of(uri):
             outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
@@ -202,16 +202,17 @@ class TableWrites:
             return replica
 
         entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
-        # NB: a deferred replica is behind the log.
-        own = applied if entry.fault is None else replace(applied, position=entry.fault.position)
-        refusing = refusing_changes(apply, name, settings, own, pinned, is_replica=True)
-        target = TargetTable(uri, app, entry, applied, refusing)
+        refusing = refusing_changes(apply, name, settings, _own(applied, entry), pinned, is_replica=True)
+        target, stored = TargetTable(uri, app, entry, applied, refusing), stored_items(items)
         outcome = excluded(target, REPLICA, settings)
+        target, copied = included(target), copy_of_replica(target, stored)
+        if copied is not None and since is not None and not _is_paused_with_log(known):
+            target = continued(target)
         if outcome is None and since is not None:
-            outcome = self.intervals.deferred(table, included(target), known, items, since=since, settings=settings)
+            outcome = self.intervals.deferred(table, target, known, items, since=since, settings=settings)
         if outcome is None:
             with self._locks.of(uri):
-                outcome = write(included(target), stored_items(items))
+                outcome = write(target, stored if copied is None else copied)
         self._maintain(target, outcome, applying.sorted_by, 0, keep_hours)
         self._keep(outcome)
         is_skipped = outcome.table is None and outcome.target.is_faulty(FaultKind.DEFERRED)
@@ -222,8 +223,7 @@ class TableWrites:
     def pinned(self, table: TableId, items: Sequence[Delivered], outcomes: Collection[Outcome]) -> Relation | None:
         """Return the version whose columns log and replica keep after the `outcomes` of `items`; None: they follow."""
         known = self._positions.tables.get(table)
-        kinds = {one.target.fault.kind if one.target.fault is not None else None for one in outcomes}
-        if not items or kinds <= {FaultKind.PAUSED, FaultKind.EXCLUDED}:
+        if not items or all(one.table is None and _is_skipped(one.target) for one in outcomes):
             return known.pinned if known is not None else None
         policy = self._config.settings_of(latest_relation(items).qualified_name).schema_policy
         return self._pins.recorded(table, known, items, policy)
@@ -280,3 +280,20 @@ class TableWrites:
             return None
         late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
         return next(((at, item.position) for at, item in late if item.position > fault.position), None)
+
+
+def _own(applied: Applied, entry: LakeEntry) -> Applied:
+    """Return what a log or replica contains, which may be behind the other one."""
+    return applied if entry.fault is None else replace(applied, position=entry.fault.position)
+
+
+def _is_paused_with_log(known: TablePosition | None) -> bool:
+    """Return whether log and replica of a table are paused: then they continue together, in the order of the items.
+
+    A copy determines the pinned columns of both.
+    """
+    return known is not None and all(one.is_faulty(FaultKind.PAUSED) for one in (known.log, known.replica))
+
+
+def _is_skipped(entry: LakeEntry) -> bool:
+    return entry.fault is not None and entry.fault.kind in (FaultKind.PAUSED, FaultKind.DEFERRED, FaultKind.EXCLUDED)

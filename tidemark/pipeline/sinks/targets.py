@@ -7,6 +7,7 @@ stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until 
 deferred  -> a replica that is merged at intervals (`merge_intervals`): skipped until the interval has passed
 paused    -> writes to it failed repeatedly, or delayed the other tables (`slow_writes`): skipped; the outbox keeps its
              items until the operator resumes it
+A deferred or paused replica continues with a new copy, which replaces its rows: it does not need the items before.
 """
 
 import time
@@ -37,6 +38,7 @@ from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 RETRY_WAITS_S = (0.1, 1.0)  # between the attempts to write one table; those of other tables continue
 _PAUSING = (LakeFailed, TableMoved, UnfitRows, UnfitSettings, CommitUnreadable, SchemaChangeRefused)
+_BEHIND = (FaultKind.PAUSED, FaultKind.DEFERRED)
 _NOT_WRITTEN = "a new copy could not be written"
 
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
@@ -67,6 +69,7 @@ class TargetTable:
     applied: Applied  # of the table that log and replica belong to, as recorded
     apply: Applying
     restart: Restart = new_copy
+    contains: OutboxSequence | None = None  # it contains all values up to this one; None: those before the batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +83,23 @@ class Outcome:
     beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written instead of this one
 
 
+def copy_of_replica(target: TargetTable, items: Sequence[StoredItem]) -> Sequence[StoredItem] | None:
+    """Return the items from the new copy on that replaces a paused or deferred replica; None if there is none."""
+    fault = target.known.fault
+    if fault is None or fault.kind not in _BEHIND:
+        return None
+    found = new_copy(items, target.applied, fault)
+    return None if found is None else items[found[0] :]
+
+
+def continued(target: TargetTable) -> TargetTable:
+    """Return a paused or deferred target as one that is written again, from its own position on."""
+    fault = target.known.fault
+    assert fault is not None, target
+    known, applied = replace(target.known, fault=None), replace(target.applied, position=fault.position)
+    return replace(target, known=known, applied=applied, contains=fault.sequence)
+
+
 def apply_batch(
     target: TargetTable,
     items: Sequence[StoredItem],
@@ -88,16 +108,20 @@ def apply_batch(
 ) -> Outcome:
     """Apply `items`, or determine why that is not possible; retries and a search for damage end with `is_over`.
 
-    If all attempts fail, the target is paused; it contains everything up to the outbox value `since`.
+    If all attempts fail, the target is paused; it contains everything up to the outbox value `since`. A deferred target
+    without items is opened, to record the commits of maintenance.
     """
-    if target.known.is_faulty(FaultKind.PAUSED) or target.known.is_faulty(FaultKind.DEFERRED):
+    fault = target.known.fault
+    if fault is not None and fault.kind is FaultKind.DEFERRED and not items:
+        return catch_up(target, items, fault.sequence, is_last=False, is_over=is_over)
+    if fault is not None and fault.kind in _BEHIND:
         return Outcome(target.known, target.applied)
     try:
         return _retried(_apply_batch, target, items, is_over)
     except _PAUSING as error:
         if is_over() or is_of_process(error):
             raise
-        return _failed(target, error, since)
+        return _failed(target, error, since if target.contains is None else target.contains)
 
 
 def catch_up(

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import click
 import pyarrow as pa
@@ -31,9 +32,10 @@ from tidemark.io.state.opened_outbox import open_once
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import SERVER, StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, ExitCode
 
 ALIVE_S = 5.0  # between two notifications to the service manager
+STOP_S = 3.0  # for the streams that run: a range of 16 MiB is sent in a second. The unit waits 30 s
 
 
 class BadListening(ConfigError):
@@ -51,15 +53,39 @@ def main(config_path: Path | None, state: Path, listen: str | None, *, insecure_
     """Serve the outbox of a capture to readers on this host or on others."""
     configure_logs("json", "info")
     log = get_log(SERVER)
+    ending = ServerEnding()
     try:
         config = load_config(config_path, os.environ)
         configure_logs(config.log.format, config.log.level)
         folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
         folder.relax_umask()
         chosen = listen if listen is not None else config.server.listen
-        _serve(config, folder, listening(config.server, folder, chosen, insecure_loopback=insecure_loopback), log)
+        at = listening(config.server, folder, chosen, insecure_loopback=insecure_loopback)
+        _serve(config, folder, at, log, ending)
     except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
-        sys.exit(report_ending(log, f"{SERVER} ends", error))
+        ending.end_process(report_ending(log, f"{SERVER} ends", error))
+    ending.end_process(ExitCode.SUCCESS)
+
+
+class ServerEnding:
+    """The end of a server: calls that still run, for example of a stalled client, delay it by a bounded time."""
+
+    def __init__(self) -> None:
+        self._calls_run = False
+
+    def shut_down(self, server: OutboxServer) -> None:
+        """Accept no more calls, and wait for those that run. NB: Flight waits for them without a bound."""
+        waiting = threading.Thread(target=server.shutdown, name="shutdown", daemon=True)
+        waiting.start()
+        waiting.join(STOP_S)
+        self._calls_run = waiting.is_alive()
+
+    def end_process(self, code: ExitCode) -> NoReturn:
+        """End the process; with calls that run, at once, because the interpreter's own end would wait for them."""
+        if self._calls_run:
+            sys.stderr.flush()
+            os._exit(code)
+        sys.exit(code)
 
 
 def listening(config: ServerConfig, folder: StateFolder, listen: str, *, insecure_loopback: bool) -> Listening:
@@ -83,8 +109,8 @@ def listening(config: ServerConfig, folder: StateFolder, listen: str, *, insecur
     return Listening(f"{PLAIN}://{listen}", token)
 
 
-def _serve(config: Config, folder: StateFolder, at: Listening, log: Log) -> None:
-    """Serve until a signal; raise the error that ends the server."""
+def _serve(config: Config, folder: StateFolder, at: Listening, log: Log, ending: ServerEnding) -> None:
+    """Serve until a signal; raise the error that ends the server, for example `StateReplaced`."""
     stop = threading.Event()
     reason = "stopped"
 
@@ -106,7 +132,7 @@ def _serve(config: Config, folder: StateFolder, at: Listening, log: Log) -> None
             server = OutboxServer(at, partial(open_once, folder), config.server.streams_max, metrics)
         except (pa.ArrowException, OSError) as error:
             raise BadListening(f"cannot listen at {at.location}: {str(error).splitlines()[0]}") from error
-        stack.callback(server.shutdown)
+        stack.callback(ending.shut_down, server)
         if config.server.metrics_port:
             page = MetricsServer(metrics, config.metrics.host, config.server.metrics_port)
             stack.callback(page.close)
@@ -114,6 +140,7 @@ def _serve(config: Config, folder: StateFolder, at: Listening, log: Log) -> None
         log.info("serving the outbox", at=at.location, port=server.port, capture=store.identity.capture)
         notify(READY)
         while not stop.wait(ALIVE_S):
+            store.environment.check_in_place()
             notify(ALIVE)
         notify(STOPPING)
         run.reason = reason
