@@ -215,12 +215,12 @@ class Engine:
             self._log.warning(line)
         folder.make()
         # The lock comes first: a new epoch would fence the process that has it.
-        stack.enter_context(RoleLock.acquire(folder, Role.SIDECAR.value))
+        lock = stack.enter_context(RoleLock.acquire(folder, Role.SIDECAR.value))
         guarded = partial(WriteGuard, watchdog_s=self._config.watchdog.watchdog_s, log=self._log, kills=False)
         if not _is_complete(folder):
             initialise(self._config, folder, guarded=guarded)
         store = stack.enter_context(StateStore.open(folder, guarded=guarded))
-        record_plugins(store, Role.SIDECAR, built_in(EMBEDDED).uses, self._log)
+        record_plugins(store, lock.owner, built_in(EMBEDDED).uses, self._log)
         stack.callback(store.environment.heartbeat.clear, Slot.SIDECAR)
         return store
 

@@ -32,6 +32,7 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.transforms.plan import TransformPlans
+from tidemark.transforms.source_form import event_without_constants, without_constants
 
 PoolPart = Batch | PendingBatch | EngineEvent
 _ONLY_LANE = 0
@@ -168,7 +169,7 @@ class PoolConsumer:
         """Yield an item's parts, each with its lane."""
         if not isinstance(item, ChangeBatch):
             if self._takes_events:
-                yield item, None
+                yield (item if self._plans is None else event_without_constants(item)), None
             else:
                 self._warn_once(item)
             return
@@ -193,8 +194,10 @@ class PoolConsumer:
     def _batch(self, item: ChangeBatch, rows: pa.RecordBatch) -> Batch | PendingBatch:
         assert self._epoch is not None, "it was never assigned"
         database = self._database(item.database)
-        batch = Batch.of(database, item.relation, self._epoch, rows)
-        plan = self._plans.plan(database, item.relation) if self._plans is not None else None
+        plan, relation = None, item.relation
+        if self._plans is not None:
+            plan, relation = self._plans.plan(database, relation), without_constants(relation)
+        batch = Batch.of(database, relation, self._epoch, rows)
         if self._processing.is_plain and (plan is None or not plan.steps):
             return batch
         return PendingBatch(batch, plan, self._processing)

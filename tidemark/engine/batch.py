@@ -40,7 +40,7 @@ class Batch:
 
     database: str
     table: str  # `schema.name`, or the name that a `Route` gave
-    relation: Relation  # the version of the table in the source, before transforms: its columns, its key
+    relation: Relation  # the version in the source, before transforms: columns, key. With transforms: no constants
     key: tuple[str, ...]  # the columns that identify a row, by their present names; () if there are none
     columns: tuple[Column, ...]  # of both sides as they are now; one whose values a transform made has no type
     epoch: Epoch  # the fencing token: it grows with each start of an engine on the state

@@ -96,5 +96,6 @@ def _described(shape: TableShape, source: pa.StructType) -> tuple[Column, ...]:
             continue
         column, before = known[number]
         is_same = number not in shape.hidden and before.type == field.type
-        described.append(replace(column, name=field.name, type=column.type if is_same else None))
+        shown = column if is_same else replace(column, type=None, missing=None)
+        described.append(replace(shown, name=field.name))
     return tuple(described)

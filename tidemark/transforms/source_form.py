@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from tidemark.model.change import EngineEvent, LogicalMessage, PartitionEvent, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import TABLEOID_NUMBER, Align, Column, Relation, TypeDescription, TypeKind
 from tidemark.transforms.plan import TransformPlan
@@ -67,8 +68,26 @@ def transformed_relation(plan: TransformPlan, columns_of: ColumnTypes) -> Relati
 
 def without_constants(relation: Relation) -> Relation:
     """Return a version without the values that older rows have in columns which were added (attmissingval)."""
+    if all(column.missing is None for column in relation.columns):
+        return relation
     columns = tuple(replace(column, missing=None) for column in relation.columns)
     return replace(relation, columns=columns)
+
+
+def event_without_constants(event: EngineEvent) -> EngineEvent:
+    """Return an event with each version of a table as `without_constants` returns it.
+
+    NB: also versions that no transform matches: rows of a partition are masked under the name of its table.
+    """
+    if isinstance(event, LogicalMessage):
+        return event
+    if isinstance(event, SchemaEvent):
+        before, after = (None if each is None else without_constants(each) for each in (event.before, event.after))
+        return replace(event, before=before, after=after)
+    if isinstance(event, PartitionEvent):
+        relation, partition = without_constants(event.relation), without_constants(event.partition)
+        return replace(event, relation=relation, partition=partition)
+    return replace(event, relation=without_constants(event.relation))
 
 
 def _typed(column: Column, field: pa.Field, source: Column | None, source_type: pa.DataType | None) -> Column:

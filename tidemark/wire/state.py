@@ -453,6 +453,7 @@ class PluginUses:
     consumer: PluginUse
     serializer: PluginUse | None = None
     transforms: tuple[PluginUse, ...] = ()
+    owner: Owner | None = None  # the process that recorded it; None: not recorded
 
     @property
     def in_order(self) -> tuple[PluginUse, ...]:

@@ -146,6 +146,23 @@ def test_waits_for_space_grow_to_a_bound_and_are_counted_as_one(
     assert shown(metrics, OUTBOX_FULL) == 1
 
 
+def test_a_delivery_without_space_lets_the_reader_that_holds_too_much_lapse_and_does_not_wait(
+    store: StateStore, epoch: Epoch, metrics: Metrics
+) -> None:
+    target = outbox_target(store, epoch, metrics, CountedWaits(0))
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("behind", is_required=False)
+        for lsn in (100, 101, 102):
+            target.deliver(group(lsn, 1 << 20))
+        reader.register("latest", is_required=False)
+        reader.confirm("latest", reader.head(), reader.head())
+        assert not target.idle()
+        assert not store.marks().readers["behind"].is_lapsed, "there is space"
+        target.deliver(group(103, 1 << 20))
+    lapsed = {name for name, state in store.marks().readers.items() if state.is_lapsed}
+    assert (lapsed, shown(metrics, OUTBOX_FULL)) == ({"behind"}, 0)
+
+
 def test_the_outbox_metrics_include_the_group_that_was_delivered_last(
     store: StateStore, epoch: Epoch, metrics: Metrics
 ) -> None:

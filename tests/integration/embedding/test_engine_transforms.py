@@ -142,6 +142,29 @@ def test_a_rename_that_would_show_a_masked_column_stops_the_engine_and_nothing_i
     assert "secret" not in str(collected.rows)
 
 
+@pytest.mark.feature("P15")
+@pytest.mark.usefixtures("customers")
+def test_the_constant_of_a_masked_column_reaches_neither_events_nor_batches(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    given: list[Batch | tidemark.EngineEvent] = []
+    with Engine(
+        cluster.dsn(database),
+        state=tmp_path / "state",
+        handler=given.append,
+        on_event=given.append,
+        transforms=[Mask("public.*.e*")],
+        settings={"copy": {"enabled": False}},
+    ) as engine:
+        cluster.sql("ALTER TABLE customers ADD COLUMN extra text DEFAULT 'secret'", database)
+        cluster.sql("INSERT INTO customers (id) VALUES (1)", database)
+        wait_until(lambda: len(given) == 2 or engine.wait(0))
+    event, batch = given
+    assert isinstance(event, tidemark.SchemaEvent)
+    assert isinstance(batch, Batch)
+    assert "secret" not in repr(given)
+
+
 @pytest.mark.feature("A17")
 @pytest.mark.feature("A18")
 @pytest.mark.usefixtures("customers")

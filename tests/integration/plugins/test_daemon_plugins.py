@@ -93,20 +93,27 @@ def test_masked_values_reach_no_file_of_ours_through_copies_kills_and_rewrites(
 
 
 def test_rows_pass_transforms_before_a_plugin(sidecar: Sidecar, tmp_path: Path) -> None:
-    file = tmp_path / "changes.db"
+    file, described = tmp_path / "changes.db", tmp_path / "described"
+    consumer = "tests.support.plugins.recording:DescribingConsumer"
     use_config(
-        f"[deliver]\nconsumer = 'tests.support.plugins.recording:SqliteConsumer'\n[consumer]\nfile = '{file}'\n{MASK}",
+        f"[deliver]\nconsumer = '{consumer}'\n[consumer]\nfile = '{file}'\ndescribed = '{described}'\n"
+        + MASK.replace("email", "e*"),
         sidecar,
     )
     sidecar.start()
     sidecar.cluster.sql(f"INSERT INTO person VALUES (1, '{CANARY}', 'n')", sidecar.database)
-    sidecar.wait_until(lambda: len(file_rows(file, "public.person")) == 1, "the row")
+    sidecar.cluster.sql(f"ALTER TABLE person ADD COLUMN extra text DEFAULT '{CANARY}-constant'", sidecar.database)
+    sidecar.cluster.sql("INSERT INTO person (id) VALUES (2)", sidecar.database)
+    sidecar.wait_until(lambda: len(file_rows(file, "public.person")) == 2, "the rows")
     assert sidecar.stop() == ExitCode.SUCCESS
-    (row,) = file_rows(file, "public.person")
-    assert row.after == '{"id": 1, "email": "masked", "note": "n"}'
-    assert files_with(CANARY, sidecar.folder, sidecar.log_path, file) == []
+    assert [row.after for row in file_rows(file, "public.person")] == [
+        '{"id": 1, "email": "masked", "note": "n"}',
+        '{"id": 2, "email": null, "note": null, "extra": "masked"}',
+    ]
+    assert "SchemaEvent" in described.read_text()
+    assert files_with(CANARY, sidecar.folder, sidecar.log_path, file, described) == []
     shown = succeeded(cdcctl("status", "--state", sidecar.folder.root, "--json")).out.decode()
-    assert '"consumer": "tidemark_sqlite:SqliteConsumer"' in shown
+    assert f'"consumer": "{consumer}"' in shown
     assert "tidemark.transforms.masks:Mask" in shown
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.support.forged import groups
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.workloads.feeder import feed, make_state
+from tidemark.io.host.disk import StateFull
 from tidemark.io.state.outbox import OutboxReader, ReaderLapsed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.reader_holds import held_bytes
@@ -16,6 +17,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, StateError
 from tidemark.model.position import Sequence
+from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import OutboxLedger, Reader
 
 OUTBOX = 1 << 20
@@ -40,10 +42,10 @@ def deliver(state: Path, first: int, count: int = GROUPS) -> None:
     feed(state, [groups.insert(100 * lsn, groups.text_relation("note"), NOTE) for lsn in range(first, first + count)])
 
 
-def apply(state: Path, hold_bytes: int = 0) -> set[str]:
+def apply(state: Path, hold_bytes: int = 0, wanted_bytes: int = 0) -> set[str]:
     """Apply the confirmations as a delivery does; return the readers that lapsed."""
     with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
-        transaction.apply_confirmations(hold_bytes)
+        transaction.apply_confirmations(hold_bytes, wanted_bytes)
     return set(transaction.lapsed)
 
 
@@ -107,10 +109,59 @@ def test_without_a_required_reader_the_foremost_one_never_lapses_and_all_count(s
         assert apply(state, hold_bytes=50_000) == set(), "nobody is behind another one"
         confirm(outbox, "one", 20)
         confirm(outbox, "two", 18)
-        assert apply(state, hold_bytes=50_000) == {"three"}
+        assert apply(state, hold_bytes=50_000) == set(), "there is space"
+        assert apply(state, hold_bytes=50_000, wanted_bytes=OUTBOX) == {"three"}
         ledger, readers, confirmed = marked(state)
         assert (ledger.trimmed, confirmed) == (18, 18)
         assert {name for name, reader in readers.items() if reader.is_lapsed} == {"three"}
+
+
+def test_a_second_query_makes_the_first_one_lapse_only_when_the_outbox_is_full(state: Path) -> None:
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        outbox.register("behind", is_required=False)
+        deliver(state, 1, 2 * GROUPS)
+        outbox.register("latest", is_required=False)
+        confirm(outbox, "latest", outbox.head())
+        deliver(state, 1 + 2 * GROUPS, 1)
+        assert not marked(state)[1]["behind"].is_lapsed
+        assert held_bytes(marked(state)[1], marked(state)[0])["behind"] > OUTBOX // 4
+        confirm(outbox, "latest", outbox.head())
+        deliver(state, 2 + 2 * GROUPS, GROUPS)
+        readers = marked(state)[1]
+        assert (readers["behind"].is_lapsed, readers["latest"].is_lapsed) == (True, False)
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_group_that_does_not_fit_beside_what_a_forgotten_reader_holds_is_accepted(
+    state: Path, *, is_required: bool
+) -> None:
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        outbox.register("lake", is_required=is_required)
+        outbox.register("forgotten", is_required=False)
+        deliver(state, 1, 10)
+        confirm(outbox, "lake", outbox.head())
+        assert 0 < held_bytes(marked(state)[1], marked(state)[0])["forgotten"] < OUTBOX // 4, "it does not lapse"
+        large = encode_group(groups.insert(2000, groups.text_relation("note"), OUTBOX * "n"))
+        with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+            transaction.apply_confirmations(wanted_bytes=large.byte_count)
+            transaction.deliver(large)
+        with (
+            StateStore.open(StateFolder(state)) as store,
+            pytest.raises(StateFull, match="readers have applied 20 of 1 to 22"),
+            store.transaction(None) as transaction,
+        ):
+            transaction.deliver(large)
+        confirm(outbox, "lake", outbox.head())
+        assert apply(state, wanted_bytes=large.byte_count) == {"forgotten"}
+
+
+def test_a_reader_holds_at_most_half_of_the_outbox_of_the_state(state: Path, outbox: OutboxReader) -> None:
+    outbox.register("forgotten", is_required=False)
+    deliver(state, 1, 30)
+    confirm(outbox, "lake", 40)
+    assert apply(state, hold_bytes=OUTBOX) == set()
+    confirm(outbox, "lake", outbox.head())
+    assert apply(state, hold_bytes=OUTBOX) == {"forgotten"}
 
 
 def test_the_bytes_that_a_reader_holds_are_known_to_a_64th_of_the_outbox(state: Path, outbox: OutboxReader) -> None:

@@ -46,8 +46,8 @@ def trim_at_delivered() -> None:
     """Delete delivered values from the outbox before its readers have confirmed them."""
     apply_confirmations = StateTransaction.apply_confirmations
 
-    def apply_and_trim(transaction: StateTransaction, hold_bytes: int = 0) -> OutboxLedger:
-        ledger = apply_confirmations(transaction, hold_bytes)
+    def apply_and_trim(transaction: StateTransaction, hold_bytes: int = 0, wanted_bytes: int = 0) -> OutboxLedger:
+        ledger = apply_confirmations(transaction, hold_bytes, wanted_bytes)
         trimmed = transaction.outbox.trim(ledger, ledger.head)
         transaction.put(LEDGER, trimmed)
         return trimmed

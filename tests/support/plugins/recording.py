@@ -42,6 +42,19 @@ class RecordingConsumer(SqliteConsumer):
             file.write(json.dumps(line) + "\n")
 
 
+class DescribingConsumer(SqliteConsumer):
+    """Appends everything that it receives to a file, with the versions of tables."""
+
+    def __init__(self, file: Path, described: Path) -> None:
+        super().__init__(file)
+        self._described = described
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        with self._described.open("a") as file:
+            file.writelines(f"{item!r}\n" for item in delivery.items)
+        return super().on_delivery(delivery)
+
+
 def place_of(position: Position) -> Place:
     return (position.timeline, position.commit_lsn, position.ordinal)
 

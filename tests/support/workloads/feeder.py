@@ -100,7 +100,7 @@ def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> Non
             while True:
                 try:
                     with store.transaction(epoch) as transaction:
-                        transaction.apply_confirmations()
+                        transaction.apply_confirmations(wanted_bytes=encoded.byte_count)
                         transaction.deliver(encoded)
                     break
                 except StateFull:

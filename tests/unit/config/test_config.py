@@ -57,6 +57,7 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
             "unknown key rings; unknown key ring.size; ring.bytes_max: Expected",
         ),
         ("[capture]\nname = 'a/b'", "capture.name: Expected `str` matching regex"),
+        ("[reader]\nhold_bytes = 2147483649", "reader.hold_bytes: at most half of outbox.bytes_max"),
         ("[outbox]\nbytes_max = 2000000", "deliver.group_bytes_max: at most a quarter of outbox.bytes_max"),
         ("[deliver]\nconsumer = 'jsonl'", "deliver.jsonl_file: the jsonl consumer needs it"),
         ("[standby]\nfollow = true", "markers.key_file must name the key of the markers of the delivering capture"),

@@ -16,6 +16,8 @@ from tidemark.model.change import (
     CopyBoundary,
     GroupItem,
     LogicalMessage,
+    PartitionChange,
+    PartitionEvent,
     RewriteBoundary,
     SchemaChange,
     SchemaEffect,
@@ -91,11 +93,13 @@ def test_what_is_filtered_out_leaves_the_position_of_its_group() -> None:
 def test_the_events_of_a_table_have_its_transformed_version_and_no_masked_constant() -> None:
     old, new = relation(missing=b"a constant"), relation(missing=b"a constant", name="account")
     at, where = position(100), relation(missing=b"a constant")
+    partition = relation("account_2026", 5, missing=b"a constant")  # no transform matches it
     events: list[GroupItem] = [
         altered(old, new),
         Truncation(at, Lsn(99), DATABASE, Xid(700), where, cascade=False, restart_identity=False),
         RewriteBoundary(at, Lsn(99), DATABASE, Xid(700), where, begin=True),
         CopyBoundary(at, DATABASE, where, 1, begin=True, snapshot=""),
+        PartitionEvent(at, Lsn(99), DATABASE, Xid(700), PartitionChange.DETACH, where, partition),
     ]
     found = transforms_of(HASHED).apply(group_of(*events)).items
     event = found[0]
@@ -103,6 +107,8 @@ def test_the_events_of_a_table_have_its_transformed_version_and_no_masked_consta
     for version in (event.before, event.after, *(item.relation for item in found[1:] if hasattr(item, "relation"))):
         assert version is not None
         assert [column.missing for column in version.columns] == [None, None]
+    assert isinstance(found[-1], PartitionEvent)
+    assert found[-1].partition == relation("account_2026", 5)
 
 
 def test_tables_that_no_transform_matches_and_messages_are_left_as_they_are() -> None:

@@ -54,6 +54,23 @@ def test_a_secret_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert vars(mask)["_key"] == Secret(b"0123456789abcdef")
 
 
+def test_the_fingerprint_of_a_mask_covers_its_key_wherever_the_key_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fingerprint(key: str) -> str:
+        (use,) = load(f"{MASK}key = {key}\n").uses.transforms
+        return use.options
+
+    file = tmp_path / "key"
+    file.write_text("0123456789abcdef\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("MASK_KEY", "0123456789abcdef")
+    first = fingerprint("{environment = 'MASK_KEY'}")
+    assert first == fingerprint(f"{{file = '{file}'}}")
+    monkeypatch.setenv("MASK_KEY", "0123456789abcdeg")
+    assert first != fingerprint("{environment = 'MASK_KEY'}")
+
+
 @pytest.mark.parametrize(
     ("text", "reported"),
     [

@@ -2,13 +2,14 @@
 
 import pytest
 
-from tests.support.forged.groups import batch, position, relation
+from tests.support.forged.groups import DATABASE, batch, position, relation
 from tests.support.plugins.bad_plugins import AcceptingConsumer, SilentSerializer
 from tests.unit.plugins.test_group_transforms import EPOCH, altered, group_of, transforms_of
 from tidemark import Batch, Delivery, FlatJson, Mask, Route, SerializedBatch, Transform
 from tidemark.io.host.clock import SystemClock
+from tidemark.model.change import GroupItem, LogicalMessage, PartitionChange, PartitionEvent, Truncation
 from tidemark.model.errors import ConsumerFailed, ExitCode
-from tidemark.model.lsn import SystemIdentifier
+from tidemark.model.lsn import Lsn, SystemIdentifier, Xid
 from tidemark.model.position import Partition
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.serializers.serializer import Serializer, SerializerFailed
@@ -44,11 +45,31 @@ def test_a_group_is_delivered_as_batches_and_events_in_order_with_its_position()
     assert made.on_events(iter([group_of(event, batch(100, [1, 2]))])) is True
     (delivery,) = plugin.delivered
     first, second = delivery.items
-    assert first is event
+    assert first == event
     assert isinstance(second, Batch)
     assert (second.table, second.database, second.epoch) == ("accounts", "shop", EPOCH)
     assert [change.after for change in second] == [{"id": 1, "note": None}, {"id": 2, "note": None}]
     assert delivery.position == position(100, 9)
+
+
+def test_with_transforms_neither_events_nor_batches_have_constants_of_columns() -> None:
+    table, partition = relation(missing=b"a constant"), relation("account_2026", 5, missing=b"a constant")
+    at, lsn, xid = position(100), Lsn(99), Xid(700)
+    items: list[GroupItem] = [
+        altered(table, table),
+        PartitionEvent(at, lsn, DATABASE, xid, PartitionChange.DETACH, table, partition),
+        Truncation(at, lsn, DATABASE, xid, table, cascade=False, restart_identity=False),
+        LogicalMessage(at, lsn, DATABASE, xid, transactional=True, prefix="p", content=b"c"),
+        batch(100, [1], of=table),
+        batch(100, [1], of=partition),  # no transform matches it
+    ]
+    plugin = AcceptingConsumer()
+    consumer_of(plugin, Mask("public.account.note")).on_events(iter([group_of(*items)]))
+    consumer_of(plugin).on_events(iter([group_of(*items)]))
+    masked, plain = plugin.delivered
+    assert "a constant" not in repr(masked.items)
+    assert [part is item for part, item in zip(plain.items, items[:4], strict=False)] == [True] * 4
+    assert masked.items[3] is items[3]
 
 
 def test_a_call_takes_one_group_so_that_an_error_repeats_no_other() -> None:

@@ -461,8 +461,8 @@ def _check_outbox(config: Config, where: str) -> None:
     if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
         # Spark requests at most half of the outbox at once, and confirms it only when it plans the next batch.
         raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
-    if config.reader.hold_bytes > config.outbox.bytes_max:
-        raise BadConfig(f"{where}: reader.hold_bytes: at most outbox.bytes_max")
+    if config.reader.hold_bytes * 2 > config.outbox.bytes_max:
+        raise BadConfig(f"{where}: reader.hold_bytes: at most half of outbox.bytes_max")
 
 
 def _check_standby(config: Config, where: str) -> None:

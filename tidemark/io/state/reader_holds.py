@@ -2,21 +2,25 @@
 
 A reader *holds* the values that the outbox keeps for it and that the required readers no longer need; if no reader is
 required, those that the foremost reader no longer needs. A required reader never lapses, nor does the foremost one.
+If no reader is required, none lapses before the outbox is full: another reader may have come that is far ahead of it.
 """
 
 from collections.abc import Mapping
 
+from tidemark.model.position import Sequence
 from tidemark.wire.state import Identity, OutboxLedger, Reader
 
 HOLD_SHARE = 4  # a reader may hold a quarter of the outbox, unless `reader.hold_bytes` is set
+HOLD_SHARE_MAX = 2  # at most half of it: the rest is for those that read
 MARKS = 64  # of the bytes in a full outbox: what a reader holds is known to 1/64 of it
 
 Readers = Mapping[str, Reader]
 
 
-def default_hold_bytes(identity: Identity) -> int:
-    """Return how many bytes a reader may hold."""
-    return identity.outbox_bytes_max // HOLD_SHARE
+def hold_bytes_max(identity: Identity, configured: int) -> int:
+    """Return how many bytes of this outbox a reader may hold; `configured`: `reader.hold_bytes`, 0: the default."""
+    outbox = identity.outbox_bytes_max
+    return min(configured or outbox // HOLD_SHARE, outbox // HOLD_SHARE_MAX)
 
 
 def mark_bytes(identity: Identity) -> int:
@@ -47,8 +51,17 @@ def held_bytes(readers: Readers, ledger: OutboxLedger) -> dict[str, int]:
     }
 
 
-def lapsing(readers: Readers, ledger: OutboxLedger, hold_bytes: int) -> list[str]:
-    """Return the readers that hold more than `hold_bytes`."""
+def applied_by_awaited(readers: Readers, ledger: OutboxLedger) -> Sequence:
+    """Return what those have applied that a full outbox waits for: all required readers; without any, the foremost."""
+    active = active_readers(readers).values()
+    required = [reader.applied for reader in active if reader.is_required]
+    return min(required) if required else max((reader.applied for reader in active), default=ledger.trimmed)
+
+
+def lapsing(readers: Readers, ledger: OutboxLedger, hold_bytes: int, *, is_full: bool) -> list[str]:
+    """Return the readers that hold more than `hold_bytes`; if no reader is required and the outbox not full, none."""
     if ledger.byte_count <= hold_bytes:
+        return []
+    if not is_full and not any(reader.is_required for reader in active_readers(readers).values()):
         return []
     return [name for name, held in held_bytes(readers, ledger).items() if held > hold_bytes]

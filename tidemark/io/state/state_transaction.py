@@ -13,7 +13,14 @@ from tidemark.io.host.disk import StateFull
 from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
-from tidemark.io.state.reader_holds import active_readers, counted_readers, default_hold_bytes, lapsing, mark_bytes
+from tidemark.io.state.reader_holds import (
+    active_readers,
+    applied_by_awaited,
+    counted_readers,
+    hold_bytes_max,
+    lapsing,
+    mark_bytes,
+)
 from tidemark.io.state.schema_values import encode_schema
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
@@ -203,13 +210,15 @@ class StateTransaction:
             self.put(CONFIRMED, delivered)  # a group without values is confirmed with the preceding ones
         return delivered
 
-    def apply_confirmations(self, hold_bytes: int = 0) -> OutboxLedger:
+    def apply_confirmations(self, hold_bytes: int = 0, wanted_bytes: int = 0) -> OutboxLedger:
         """Apply the readers' confirmations: move confirmed, trim values that no reader needs.
 
-        Readers that hold more than `hold_bytes` (0: the default share of the outbox) lapse first.
+        Readers that hold more than `hold_bytes` (0: the default share of the outbox) lapse first; if no reader is
+        required, only if the outbox has no space for `wanted_bytes`.
         """
         ledger, readers = self.ledger(), self.readers()[0]
-        for name in lapsing(readers, ledger, hold_bytes or default_hold_bytes(self.identity)):
+        is_full = ledger.byte_count + wanted_bytes > self.identity.outbox_bytes_max
+        for name in lapsing(readers, ledger, hold_bytes_max(self.identity, hold_bytes), is_full=is_full):
             readers[name] = self._lapse(name, readers[name])
         active = active_readers(readers)
         if not active:
@@ -452,10 +461,10 @@ class StateTransaction:
 
     def _check_space(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
-        active = active_readers(self.readers()[0]).values()
-        applied = min((reader.applied for reader in active), default=ledger.trimmed)
+        applied = applied_by_awaited(self.readers()[0], ledger)
         # NB: if readers have stored everything (up to the head), a wait would never end: Spark confirms a range
-        # only when it plans the next one. Then a group of any size is accepted.
+        # only when it plans the next one. Then a group of any size is accepted. A reader that may lapse does not
+        # prevent this: with the group it holds more than half of the outbox, and lapses.
         if ledger.byte_count + wanted > bound and applied < ledger.head:
             raise StateFull(
                 f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more are needed, readers "

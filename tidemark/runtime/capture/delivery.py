@@ -142,12 +142,12 @@ class OutboxTarget:
         while True:
             try:
                 with self._store.transaction(self._epoch) as transaction:
-                    transaction.apply_confirmations(self._hold_bytes)
+                    transaction.apply_confirmations(self._hold_bytes, encoded.byte_count)
                     delivered = transaction.deliver(encoded)
                     extra_writes(transaction)
                     ledger, confirmed = transaction.ledger(), transaction.confirmed()
             except StateFull as full:
-                self._wait_for_space(full, wait_s)
+                self._wait_for_space(full, encoded.byte_count, wait_s)
                 wait_s = min(SPACE_WAIT_MAX_S, wait_s * 2)
             else:
                 if encoded.moves_delivered:
@@ -156,21 +156,22 @@ class OutboxTarget:
                 self._report(ledger, confirmed)
                 return
 
-    def _wait_for_space(self, full: StateFull, wait_s: float) -> None:
+    def _wait_for_space(self, full: StateFull, wanted_bytes: int, wait_s: float) -> None:
         if wait_s == SPACE_WAIT_FIRST_S:
             self._metrics.outbox_full.inc()
             self._log.warning("the outbox or its disk is full, delivery waits", reason=str(full))
         self._clear_stale_readers()
         # Pages freed by one transaction are usable two transactions later: trim, then a small write, then the group.
         with suppress(StateFull):  # of the disk itself: not even this write finds space
-            self._apply_confirmations()
-            self._apply_confirmations()
+            self._apply_confirmations(wanted_bytes)
+            self._apply_confirmations(wanted_bytes)
         if self._stopping.wait(wait_s):
             raise Stopped
 
-    def _apply_confirmations(self) -> None:
+    def _apply_confirmations(self, wanted_bytes: int = 0) -> None:
         with self._store.transaction(self._epoch) as transaction:
-            ledger, confirmed = transaction.apply_confirmations(self._hold_bytes), transaction.confirmed()
+            ledger = transaction.apply_confirmations(self._hold_bytes, wanted_bytes)
+            confirmed = transaction.confirmed()
         self._report_lapsed(transaction)
         self._report(ledger, confirmed)
 

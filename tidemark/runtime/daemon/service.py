@@ -30,7 +30,7 @@ from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locks import RoleLock
-from tidemark.io.state.reader_holds import default_hold_bytes, held_bytes
+from tidemark.io.state.reader_holds import held_bytes, hold_bytes_max
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
@@ -115,12 +115,12 @@ def _serve(
         _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
-        when_space_allows(partial(record_plugins, store, role, plugins.uses, log), folder.root, log)
+        when_space_allows(partial(record_plugins, store, lock.owner, plugins.uses, log), folder.root, log)
         metrics = Metrics(store.identity.capture)
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
         metrics.readers.read_held = lambda: _held_by_readers(store)
-        metrics.reader_hold_max.set(config.reader.hold_bytes or default_hold_bytes(store.identity))
+        metrics.reader_hold_max.set(hold_bytes_max(store.identity, config.reader.hold_bytes))
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")

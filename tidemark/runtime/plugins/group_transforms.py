@@ -17,6 +17,7 @@ from tidemark.model.change import (
     BEFORE,
     ChangeBatch,
     ChangeGroup,
+    EngineEvent,
     GroupItem,
     LogicalMessage,
     PartitionEvent,
@@ -28,7 +29,7 @@ from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Epoch
 from tidemark.model.relation import Relation
 from tidemark.transforms.plan import PLANS_MAX, TransformPlan, TransformPlans
-from tidemark.transforms.source_form import transformed_relation, without_constants
+from tidemark.transforms.source_form import event_without_constants, transformed_relation, without_constants
 from tidemark.transforms.transform import BadTransform, Transform, TransformFailed
 
 RETURNED = TypeVar("RETURNED")
@@ -41,6 +42,7 @@ class GroupTransforms:
         self, transforms: Sequence[Transform], types: TypeMapping, epoch: Epoch, databases: Mapping[Oid, str]
     ) -> None:
         """`databases`: the known names."""
+        self._has_transforms = bool(transforms)
         self._names = ", ".join(map(str, transforms))
         self._columns_of = partial(arrow_struct, dialect=Dialect(mapping=types))
         self._plans = TransformPlans(transforms, lambda relation: self._columns_of(relation.live_columns))
@@ -70,11 +72,16 @@ class GroupTransforms:
         elif after is not None:
             self._plan(database, after)
 
+    def event(self, event: EngineEvent) -> EngineEvent:
+        """Return an event for a consumer that gets the versions of tables in the source: without constants."""
+        return event_without_constants(event) if self._has_transforms else event
+
     def batches(self, item: ChangeBatch) -> Sequence[Batch]:
         """Return the batches that the rows of an item become; without rows, none."""
         database = self._database(item.database)
         plan = self._plan(database, item.relation)
-        batch = Batch.of(database, item.relation, self._epoch, item.rows)
+        relation = without_constants(item.relation) if self._has_transforms else item.relation
+        batch = Batch.of(database, relation, self._epoch, item.rows)
         return [each for each in self._guarded(partial(plan.apply, batch), item.relation) if len(each)]
 
     def apply(self, group: ChangeGroup) -> ChangeGroup:
@@ -94,7 +101,8 @@ class GroupTransforms:
             after = None if item.after is None else self.version(item.database, item.after)
             yield replace(item, before=self._version_before(item), after=after)
         elif isinstance(item, PartitionEvent):
-            partition = self.version(item.database, item.partition)
+            # NB: no transform has to match the partition, whose rows have the name of its table.
+            partition = without_constants(self.version(item.database, item.partition))
             yield replace(item, relation=self.version(item.database, item.relation), partition=partition)
         else:
             yield replace(item, relation=self.version(item.database, item.relation))

@@ -70,7 +70,7 @@ class PluginConsumer:
 
     def _parts(self, item: GroupItem) -> Iterator[DeliveredItem]:
         if not isinstance(item, ChangeBatch):
-            yield item
+            yield self._transforms.event(item)
             return
         for batch in self._transforms.batches(item):
             yield self._serialized(batch)

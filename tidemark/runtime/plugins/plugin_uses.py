@@ -4,12 +4,14 @@ A state belongs to one consumer: positions of one are wrong for another. Transfo
 same in both daemons while both run: after a failover, the other one would otherwise write what this one masks.
 """
 
+from dataclasses import replace
+
 from tidemark.io.host.logs import Log
 from tidemark.io.process.config import BadConfig
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Role
-from tidemark.wire.state import PLUGINS, PluginLog, PluginUse, PluginUses
+from tidemark.wire.state import PLUGINS, Owner, PluginLog, PluginUse, PluginUses
 
 
 class OtherConsumer(BadConfig):
@@ -22,38 +24,55 @@ class OtherPlugins(BadConfig):
     hint = "stop both daemons, and start both with the same configuration; nothing is lost meanwhile"
 
 
-def record_plugins(store: StateStore, role: Role, uses: PluginUses, log: Log) -> None:
-    """Record the plug-ins of a daemon that starts; raise `OtherConsumer`, `OtherPlugins`.
+def record_plugins(store: StateStore, owner: Owner, uses: PluginUses, log: Log) -> None:
+    """Record the plug-ins of a daemon that starts, and has its role's lock; raise `OtherConsumer`, `OtherPlugins`.
 
     Different versions are reported in the log.
     """
-    known = store.plugins()
-    if known is not None and known.consumer != uses.consumer.name:
+    role = Role(owner.role)
+    other = Role.ARCHIVER if role is Role.SIDECAR else Role.SIDECAR
+    # Compared and written in one transaction: of two daemons that start together, the second one finds the first one's.
+    with store.transaction(None) as transaction:
+        known = transaction.get(PLUGINS) or PluginLog(uses.consumer.name, {})
+        _check_consumer(known, uses)
+        others = _uses_of_running(store, known, other)
+        if others is not None:
+            _check_same(role, uses, other, others)
+        recorded = replace(uses, owner=owner)
+        transaction.put(PLUGINS, PluginLog(uses.consumer.name, {**known.uses, role.value: recorded}))
+    if others is not None:
+        _report_versions(role, uses, other, others, log)
+
+
+def _check_consumer(known: PluginLog, uses: PluginUses) -> None:
+    if known.consumer != uses.consumer.name:
         raise OtherConsumer(
             f"deliver.consumer is {uses.consumer.name}, and this state delivers to {known.consumer}",
             hint=f"restore deliver.consumer = {known.consumer!r}, or create another state for the other consumer with "
             "`cdcctl init`",
         )
-    other = Role.ARCHIVER if role is Role.SIDECAR else Role.SIDECAR
-    other_uses = known.uses.get(other.value) if known is not None else None
-    if other_uses is not None and RoleLock.status(store.folder, other.value).is_locked:
-        _compare(role, uses, other, other_uses, log)
-    if known is None or known.uses.get(role.value) != uses:
-        with store.transaction(None) as transaction:
-            before = transaction.get(PLUGINS)
-            others = before.uses if before is not None else {}
-            transaction.put(PLUGINS, PluginLog(uses.consumer.name, {**others, role.value: uses}))
 
 
-def _compare(role: Role, uses: PluginUses, other: Role, other_uses: PluginUses, log: Log) -> None:
-    mine, theirs = uses.in_order, other_uses.in_order
-    same = [(each.name, each.options) for each in mine] == [(each.name, each.options) for each in theirs]
-    if not same:
+def _uses_of_running(store: StateStore, known: PluginLog, role: Role) -> PluginUses | None:
+    """Return the plug-ins of a role's running process; None if none runs, or if it has not recorded them yet."""
+    uses = known.uses.get(role.value)
+    if uses is None or uses.owner is None:
+        return None
+    status = RoleLock.status(store.folder, role.value)
+    return uses if status.is_locked and uses.owner == status.owner else None
+
+
+def _check_same(role: Role, uses: PluginUses, other: Role, others: PluginUses) -> None:
+    mine, theirs = uses.in_order, others.in_order
+    if [(each.name, each.options) for each in mine] != [(each.name, each.options) for each in theirs]:
         raise OtherPlugins(
             f"the configuration of the {role.value} has {_text(mine, theirs)}, and the {other.value}, which runs, has "
             f"{_text(theirs, mine)}"
         )
-    for here, there in zip(mine, theirs, strict=True):
+
+
+def _report_versions(role: Role, uses: PluginUses, other: Role, others: PluginUses, log: Log) -> None:
+    for here, there in zip(uses.in_order, others.in_order, strict=True):
         if here.version != there.version:
             log.warning(
                 "sidecar and archiver have different versions of a plug-in",

@@ -13,8 +13,9 @@ from functools import partial
 from tidemark.io.process.config import Config
 from tidemark.io.process.plugin_config import USE, Options
 from tidemark.model.errors import ConfigError
+from tidemark.model.secret import Secret
 from tidemark.runtime.plugins.consumer import Consumer
-from tidemark.runtime.plugins.plugin_options import checked_options
+from tidemark.runtime.plugins.plugin_options import PluginArguments, checked_options
 from tidemark.runtime.plugins.plugin_path import (
     CONSUMERS,
     PLUGIN,
@@ -30,6 +31,7 @@ from tidemark.transforms.transform import Transform
 from tidemark.wire.state import PluginUse, PluginUses
 
 FINGERPRINT_CHARACTERS = 16
+_SECRET_PREFIX = b"tidemark plug-in secret:"  # so that the hash is that of no other use of the secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,16 @@ def _maker(
             raise BadPlugin(f"{section}: {error}", hint=error.hint) from error
         return made
 
-    return make, PluginUse(found.path, found.version, _fingerprint(options))
+    return make, PluginUse(found.path, found.version, _fingerprint(options, arguments))
 
 
-def _fingerprint(options: Options) -> str:
-    stored = json.dumps(options, sort_keys=True, default=str).encode()
+def _fingerprint(options: Options, arguments: PluginArguments) -> str:
+    """Return the fingerprint of options: of a secret, its content counts, and not where it is."""
+    secrets = {name: _digest(each) for name, each in arguments.named.items() if isinstance(each, Secret)}
+    stored = json.dumps({**options, **secrets}, sort_keys=True, default=str).encode()
     return hashlib.sha256(stored).hexdigest()[:FINGERPRINT_CHARACTERS] if options else ""
+
+
+def _digest(secret: Secret) -> str:
+    # A fast hash suffices: a secret of a configuration is a key, of at least `secret_sources.KEY_BYTES_MIN` bytes.
+    return hashlib.sha256(_SECRET_PREFIX + secret.content).hexdigest()
