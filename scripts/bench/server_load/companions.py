@@ -3,12 +3,15 @@
 *Busy* is the control: it uses half a CPU and has no connection. The server loses as much to any neighbour on the same
 CPUs, and would not lose it to a sidecar on another host.
 
+*As a unit* is the sidecar with the `Nice` of its systemd unit; the unit's `CPUWeight` is not applied.
+
 A *stopped* companion is stopped by SIGSTOP once it streams, like a process in a swapping machine, a debugger or a
 frozen container. A sidecar whose consumer *hangs* continues to run: its consumer writes JSON lines into a pipe that is
 never read. After a few seconds pipe, decoded queue and ring are full, and the sidecar closes its connection.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +31,7 @@ from tests.support.servers.postgres import SUPERUSER, Cluster, Session, sql
 from tidemark.model.lsn import Lsn, parse_lsn
 
 DATABASE = "postgres"
+UNIT = Path(__file__).parents[3] / "conf/systemd/tidemark-sidecar@.service"
 SLOT = PUBLICATION = "bench"
 POLL_S = 0.05
 STREAMING_S_MAX = 30.0
@@ -128,6 +132,15 @@ def sidecar(node: MeasuredNode) -> Iterator[RunningReader]:
 
 
 @contextmanager
+def sidecar_of_unit(node: MeasuredNode) -> Iterator[RunningReader]:
+    """Decode everything and discard it, with the priority of the systemd unit."""
+    with sidecar(node) as reader:
+        for thread in Path(f"/proc/{reader.pid}/task").iterdir():  # a new thread inherits the priority
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), _unit_nice())
+        yield reader
+
+
+@contextmanager
 def stopped_sidecar(node: MeasuredNode) -> Iterator[RunningReader]:
     """Stream, then stop."""
     with _sidecar(node, {"TIDEMARK_DELIVER__CONSUMER": "null"}) as (_, process), _held(process):
@@ -168,11 +181,19 @@ COMPANIONS: dict[str, Companion] = {
     "busy": busy,
     "pg_receivewal": pg_receivewal,
     "tidemark": sidecar,
+    "tidemark, as a unit": sidecar_of_unit,
     "tidemark, stopped": stopped_sidecar,
     "tidemark, consumer hangs": hung_consumer,
     "pgoutput": pgoutput,
     "pgoutput, stopped": stopped_pgoutput,
 }
+
+
+def _unit_nice() -> int:
+    found = re.search(r"^Nice=(\d+)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{UNIT} sets no Nice")
+    return int(found.group(1))
 
 
 @contextmanager
