@@ -10,10 +10,12 @@ from pyspark.sql import SparkSession
 from tidemark.io.host.log_output import get_log
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.pipeline.driver.delta_landing import DeltaLanding
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.runner import Pipeline, Settings
+from tidemark.pipeline.driver.runner import Pipeline
 from tidemark.pipeline.driver.session import make_session
+from tidemark.pipeline.driver.settings import Settings
 
 BATCH_BYTES = 1 << 20
 
@@ -47,5 +49,6 @@ def land(
         outbox.register(reader)
         metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
         progress = PipelineProgress(metrics, log, folder, reader, str(lake))
-        Pipeline(settings, outbox, metrics, progress, log).run(spark, stop or threading.Event())
+        landing = DeltaLanding(settings, outbox, progress, log)
+        Pipeline(settings, outbox, landing, progress, log).run(spark, stop or threading.Event())
     return progress

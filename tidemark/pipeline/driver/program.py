@@ -33,11 +33,13 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
+from tidemark.pipeline.driver.delta_landing import DeltaLanding
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, Settings, full_disks
+from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
+from tidemark.pipeline.driver.settings import Settings
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
 
@@ -119,7 +121,8 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             given.log_keep_s,
             given.paused_bytes,
         )
-        pipeline = Pipeline(settings, outbox, metrics, progress, log)
+        landing = DeltaLanding(settings, outbox, progress, log)
+        pipeline = Pipeline(settings, outbox, landing, progress, log)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return
         local = given.master.startswith("local") and "://" not in checkpoint
