@@ -11,7 +11,7 @@ import traceback
 import click
 
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
-from tidemark_ctl.failures import failure_of
+from tidemark_ctl.failure_text import failure_of
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {

@@ -22,7 +22,7 @@ OUTSIDE_ROOMS = {
     "options",
     "loading",
     "terminal_log",
-    "failures",
+    "failure_text",
 }  # single modules
 APPLICATION_READS = (LeaseState.READING, LeaseState.LEAVING)
 APPLICATION_DECODES = (LeaseState.INLINE, LeaseState.RECALLED)

@@ -23,7 +23,7 @@ from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.range_start import begin_range
 from tidemark.wire.transaction_map import load_map
-from tidemark_ctl.failures import failure_of
+from tidemark_ctl.failure_text import failure_of
 from tidemark_ctl.ranges.chunks import ChunkedOutput
 from tidemark_ctl.ranges.messages import RANGE_ORDER, REPORT, WORKER_START, RangeOrder, Report, ReportKind
 from tidemark_ctl.ranges.range_output import chunk_path, print_range
