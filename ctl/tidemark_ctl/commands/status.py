@@ -25,6 +25,7 @@ from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, json_option, state_option
 from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
+from tidemark_ctl.views.parked_tree import left_out_tree
 from tidemark_ctl.views.plugins_tree import plugins_tree
 from tidemark_ctl.views.processes import ends_tree, process_tree, server_tree, waits_for_space
 from tidemark_ctl.views.reader_tree import held_tree
@@ -53,13 +54,14 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
         free_bytes = store.environment.free_bytes()
-        plugins = store.plugins()
+        plugins, left_out = store.plugins(), left_out_tree(store)
         space_waits = {
             process.role: waits_for_space(store, process) for process in (observed.sidecar, observed.archiver)
         }
     tree = {
         **describe(observed, SystemClock().wall_us()),
         **plugins_tree(plugins),
+        **left_out,
         "first_copy": _first_copy(observed.view, relations),
         "recopy": _recopy(observed.view),
         "lake": lake_tree(state),

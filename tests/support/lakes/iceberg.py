@@ -21,7 +21,7 @@ KEEP_S = 3600.0
 _EXTENSIONS = (duckdb_extension_avro, duckdb_extension_iceberg)
 
 
-def iceberg_lake(root: Path, keep_s: float = KEEP_S, snapshots_max: int = 100) -> IcebergLake:
+def iceberg_lake(root: Path, keep_s: float = KEEP_S, snapshots_max: int = 40) -> IcebergLake:
     """Open the lake in the folder `root`."""
     return IcebergLake(str(root), IDENTITY, shape_of, {}, SnapshotExpiry(keep_s, time.time, snapshots_max))
 

@@ -188,6 +188,25 @@ class StateTransaction:
         """Delete a named value."""
         self._transaction.delete(named(self._scope, key.name), db=self._environment.database("state"))
 
+    def stored(self, name: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys without their scope, and values, of one of LMDB's databases, in order; `start`: of the keys."""
+        if not self._environment.has_database(name):
+            return
+        scope, prefix = len(self._scope.prefix), self._scope.prefix + start
+        with self._transaction.cursor(self._environment.database(name)) as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                yield cursor.key()[scope:], cursor.value()
+                more = cursor.next()
+
+    def store(self, name: str, key: bytes, value: bytes | None) -> None:
+        """Store a value in one of LMDB's databases, or delete it: for modules with their own form of values."""
+        database = self._environment.database(name)
+        if value is None:
+            self._transaction.delete(self._scope.prefix + key, db=database)
+        else:
+            self._transaction.put(self._scope.prefix + key, value, db=database)
+
     @property
     def outbox(self) -> OutboxTable:
         """The outbox in this transaction."""
@@ -488,12 +507,7 @@ class StateTransaction:
         return version
 
     def _named(self, database: str) -> Iterator[tuple[str, bytes]]:
-        prefix = self._scope.prefix
-        with self._transaction.cursor(self._environment.database(database)) as cursor:
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                yield cursor.key()[len(prefix) :].decode(), cursor.value()
-                more = cursor.next()
+        return ((key.decode(), value) for key, value in self.stored(database))
 
 
 def _table_key(name: str) -> tuple[Oid, Oid]:
