@@ -11,6 +11,7 @@ import traceback
 import click
 
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
+from tidemark_ctl.failure_text import failure_of
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
@@ -71,7 +72,7 @@ def main() -> None:
     try:
         cdcctl.main(standalone_mode=False)
     except TidemarkError as error:
-        _end(error.exit_code, str(error), error.hint)
+        _end(*failure_of(error))
     except click.ClickException as error:
         error.show()
         sys.exit(ExitCode.CONFIG)
@@ -82,12 +83,7 @@ def main() -> None:
         sys.exit(ExitCode.SUCCESS)
     except OSError as error:
         _drop_output()
-        where = f"{error.filename}: " if error.filename else ""
-        _end(
-            ExitCode.UNEXPECTED,
-            f"{where}{error.strerror or error}",
-            "check permissions and free space, also those of the output",
-        )
+        _end(*failure_of(error))
     except Exception:  # noqa: BLE001 - the one place: whatever it is, it is a bug
         traceback.print_exc()
         _end(ExitCode.INTERNAL, "internal error; see the traceback above", InternalError.hint)
