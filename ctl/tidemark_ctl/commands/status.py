@@ -9,7 +9,7 @@ from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics_ports import assigned_ports
-from tidemark.io.state.reader_holds import counted_readers, held_bytes
+from tidemark.io.state.reader_holds import held_bytes, required_readers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -89,12 +89,12 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
         **stage_tree(observed),
         "following": following_tree(view),
         "delivered": _watermark(view.delivered, now_us),
-        "confirmed": _watermark(view.confirmed, now_us),
+        "confirmed": _watermark(view.horizon, now_us),
         "lag": {
             "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
             "unconfirmed_values": ledger.head
-            - min((reader.applied for reader in counted_readers(view.readers).values()), default=ledger.head),
+            - min((reader.applied for reader in required_readers(view.readers).values()), default=ledger.head),
         },
         "outbox": {
             "id": view.identity.outbox_id,

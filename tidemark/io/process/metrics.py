@@ -224,7 +224,7 @@ class Metrics:
         self.received_lsn = self._gauge(RECEIVED_LSN, "End of the WAL received.")
         self.decoded_lsn = self._gauge(DECODED_LSN, "End of the WAL decoded.")
         self.delivered_lsn = self._gauge(DELIVERED_LSN, "Commit LSN up to which changes are delivered.")
-        self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all targets confirmed.")
+        self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all required targets confirmed.")
         self.deliverer_lsn = self._gauge(DELIVERER_LSN, "LSN of the marker from which a follower would begin; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node has flushed and that has not been decoded.")
         self.lag_seconds = self._spread(LAG_SECONDS, "Time from commit to delivery.", LAG_BUCKETS_S)
@@ -284,7 +284,7 @@ class Metrics:
         self.outbox_used = self._gauge(OUTBOX_USED, "Bytes in the outbox.")
         self.outbox_capacity = self._gauge(OUTBOX_CAPACITY, "Size limit of the outbox.")
         self.outbox_full = self._counter(OUTBOX_FULL, "Deliveries that waited for space in the outbox.")
-        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some reader has not confirmed.")
+        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some required reader has not confirmed.")
         self.reader_hold_max = self._gauge(READER_HOLD_MAX, "What a reader may hold before it lapses.")
         self.readers = ReadersCollector(self._capture, self.registry)
 

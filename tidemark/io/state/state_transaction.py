@@ -16,10 +16,10 @@ from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.reader_holds import (
     active_readers,
     applied_by_awaited,
-    counted_readers,
     hold_bytes_max,
     lapsing,
     mark_bytes,
+    required_readers,
 )
 from tidemark.io.state.schema_values import encode_schema
 from tidemark.io.state.state_views import StateMarks, StateView
@@ -242,34 +242,43 @@ class StateTransaction:
         active = active_readers(readers)
         if not active:
             return ledger
-        applied = min(reader.applied for reader in counted_readers(readers).values())
+        self._move_confirmed(ledger, required_readers(readers))
+        trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in active.values()))
+        if trimmed != ledger:
+            self.put(LEDGER, trimmed)
+        return trimmed
+
+    def _move_confirmed(self, ledger: OutboxLedger, required: Mapping[str, Reader]) -> None:
+        if not required:
+            return
+        applied = min(reader.applied for reader in required.values())
         confirmed = self.confirmed()
         if applied > (confirmed.sequence if confirmed else ledger.trimmed):
             header = self.outbox.header(applied)
             if header is None or not header.ends_group:
                 raise StateError(f"readers confirmed {applied}, which is not the end of a group in the outbox")
             self.put(CONFIRMED, Watermark(header.pointer, applied, header.commit_time_us))
-        trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in active.values()))
-        if trimmed != ledger:
-            self.put(LEDGER, trimmed)
-        return trimmed
 
     def delivered(self) -> Watermark | None:
         """Return the delivered watermark; damaged: derived from the outbox's last value."""
         return self._derived(DELIVERED)
 
     def confirmed(self) -> Watermark | None:
-        """Return what all readers have confirmed; damaged: derived from the readers."""
+        """Return what all required readers have confirmed; damaged: derived from them."""
         try:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            counted = counted_readers(readers).values()
+            counted = required_readers(readers).values()
             applied = min((reader.applied for reader in counted), default=NO_SEQUENCE)
             header = self.outbox.header(applied)
             if damaged or header is None:
                 raise
             return Watermark(header.pointer, applied, header.commit_time_us)
+
+    def counted(self) -> Watermark | None:
+        """Return the confirmed watermark; without required readers, the delivered one."""
+        return self.confirmed() if required_readers(self.readers()[0]) else self.delivered()
 
     def ledger(self) -> OutboxLedger:
         """Return the ledger of the outbox; damaged: counted again."""
@@ -456,7 +465,7 @@ class StateTransaction:
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()
-        counted = counted_readers(readers).values()
+        counted = required_readers(readers).values()
         return bool(counted) and not damaged and min(reader.applied for reader in counted) >= head
 
     def _lapse(self, name: str, reader: Reader) -> Reader:
