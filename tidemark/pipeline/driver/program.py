@@ -33,13 +33,13 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
-from tidemark.pipeline.driver.delta_landing import DeltaLanding
 from tidemark.pipeline.driver.executors import wait_for_master
+from tidemark.pipeline.driver.formats import opened_landing
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
-from tidemark.pipeline.driver.settings import Settings
+from tidemark.pipeline.driver.settings import LakeFormat, Settings
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
 
@@ -119,9 +119,10 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             config.lake,
             config.select.selection(),
             given.log_keep_s,
+            LakeFormat(given.format),
             given.paused_bytes,
         )
-        landing = DeltaLanding(settings, outbox, progress, log)
+        landing = opened_landing(settings, outbox, progress, log)
         pipeline = Pipeline(settings, outbox, landing, progress, log)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return
@@ -226,6 +227,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--state", required=True, help="the state folder of the capture")
     parser.add_argument("--lake", required=True, help="folder of the tables; created if it does not exist")
+    parser.add_argument(
+        "--format",
+        choices=[one.value for one in LakeFormat],
+        default=LakeFormat.DELTA.value,
+        help="format of the tables; iceberg: change logs without replicas (default: %(default)s)",
+    )
     parser.add_argument("--config", help="the configuration of the capture, of which [lake] is used")
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     parser.add_argument(
