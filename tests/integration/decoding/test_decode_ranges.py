@@ -28,6 +28,7 @@ from tests.support.oracles.oracle import ROLE, ensure_role
 from tests.support.processes.cdcctl import Done, cdcctl, command, environment, refused, reported, succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
+from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.engine.selection import Selection
 from tidemark.engine.wal_ranges import PlannedRange, plan_ranges, start_from_map
 from tidemark.io.archive.archive import ArchiveFolder
@@ -48,6 +49,7 @@ MEMORY_BYTES = 64 << 20
 ROUNDS = 24
 SESSIONS = 4
 COUNTS = {Format.JSONL: 9, Format.TEST_DECODING: 65, Format.ARROW: 7, Format.DEBEZIUM: 5}  # ranges: 4 to 64 cuts
+DISK_BYTES = 512 << 10  # less than the output of a range
 SEGMENTS_PASSED = 5  # one cell of the command and more
 WIDE = 3000  # characters that do not compress: TOAST
 _MADE_AT = re.compile(rb'"ts_[mun]s":\d+')  # times of Debezium, which include when the event was made
@@ -348,6 +350,17 @@ def test_a_terminated_command_ends_its_processes_and_removes_its_files(recorded:
     assert command.returncode == TERMINATED
     assert list(recorded.state.spill.iterdir()) == []
     assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+
+
+@needs_mount
+def test_a_full_disk_ends_the_command_with_an_error_and_leaves_nothing(recorded: RangedServer) -> None:
+    recorded.state.spill.rmdir()
+    with small_disk(recorded.state.spill, DISK_BYTES):
+        done = decode(recorded, "-j", "2")
+        assert list(recorded.state.spill.iterdir()) == []
+    assert done.code == ExitCode.STATE
+    message, _ = reported(done.err)
+    assert message.startswith(f"cdcctl: no space for {recorded.state.spill}")
 
 
 def decode(recorded: RangedServer, *options: str, archive: Path | None = None) -> Done:
