@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tidemark_ctl.main import INTERRUPTED
 from tidemark_ctl.output.formats import Format
 from tidemark_ctl.ranges.messages import DecodeRequest
 from tidemark_ctl.ranges.pool import TERMINATED
@@ -342,12 +343,16 @@ def test_a_killed_process_ends_the_command_and_nothing_is_left(recorded: RangedS
     assert not Path(f"/proc/{other}").exists()
 
 
-def test_a_terminated_command_ends_its_processes_and_removes_its_files(recorded: RangedServer) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)])
+def test_a_terminated_command_ends_its_processes_and_removes_its_files(
+    recorded: RangedServer, number: signal.Signals, code: int
+) -> None:
     with started(recorded) as command:
         processes = decoding_processes(command.pid)
-        command.send_signal(signal.SIGTERM)
-        command.communicate()
-    assert command.returncode == TERMINATED
+        os.killpg(command.pid, number)  # as a terminal does
+        _, err = command.communicate()
+    assert command.returncode == code
+    assert err.strip() == b""
     assert list(recorded.state.spill.iterdir()) == []
     assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
 
@@ -373,7 +378,9 @@ def decode(recorded: RangedServer, *options: str, archive: Path | None = None) -
 def started(recorded: RangedServer) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the command with two processes; nobody reads its output, so that it cannot end."""
     words = command("decode", "--state", recorded.root / "state", "--archive", recorded.root / "archive", "-j", "2")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), process_group=0
+    ) as process:
         try:
             yield process
         finally:
