@@ -14,12 +14,12 @@ from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.log_output import get_log
 from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.delta_log.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,
     EVERY_COMMITS,
     LAST_CHECKPOINT,
     LISTED_MAX,
-    LOG_FOLDER,
     REMOVED_MAX,
     LogCleanup,
     keep_hours,
