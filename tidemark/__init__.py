@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         TidemarkError,
         WalGap,
     )
+    from tidemark.model.poison import Poison, PoisonChange
     from tidemark.model.position import Epoch, Position
     from tidemark.model.secret import Secret
     from tidemark.runtime.plugins.consumer import Consumer, Delivery
@@ -93,6 +94,8 @@ __all__ = [
     "Order",
     "OutboxRouter",
     "PartitionEvent",
+    "Poison",
+    "PoisonChange",
     "Position",
     "Rename",
     "RewriteBoundary",
@@ -129,6 +132,7 @@ _MODULES = {
         *("ConfigError", "ConsumerFailed", "CorruptWal", "Fenced", "InternalError", "NodeUnfit", "NodeUnreachable"),
         *("StateError", "TidemarkError", "WalGap"),
     ),
+    "model.poison": ("Poison", "PoisonChange"),
     "model.position": ("Epoch", "Position"),
     "io.process.secret_sources": (
         "BadSecret",

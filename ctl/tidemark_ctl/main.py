@@ -11,6 +11,7 @@ import traceback
 import click
 
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
+from tidemark_ctl.failure_text import failure_of
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
@@ -25,6 +26,7 @@ COMMANDS = {
         "init", "Create the state of a capture from --config, or from --dsn, which also writes a configuration."
     ),
     "lake": Entry("lake", "Show the tables of a lake, and check them."),
+    "parked": Entry("parked", "List, retry and drop changes that a consumer could not handle."),
     "reader": Entry("reader", "List, drop and resume the readers of the outbox."),
     "realtime": Entry("realtime", "Switch between realtime and the archive, and show which process delivers."),
     "rewind": Entry(
@@ -70,7 +72,7 @@ def main() -> None:
     try:
         cdcctl.main(standalone_mode=False)
     except TidemarkError as error:
-        _end(error.exit_code, str(error), error.hint)
+        _end(*failure_of(error))
     except click.ClickException as error:
         error.show()
         sys.exit(ExitCode.CONFIG)
@@ -81,12 +83,7 @@ def main() -> None:
         sys.exit(ExitCode.SUCCESS)
     except OSError as error:
         _drop_output()
-        where = f"{error.filename}: " if error.filename else ""
-        _end(
-            ExitCode.UNEXPECTED,
-            f"{where}{error.strerror or error}",
-            "check permissions and free space, also those of the output",
-        )
+        _end(*failure_of(error))
     except Exception:  # noqa: BLE001 - the one place: whatever it is, it is a bug
         traceback.print_exc()
         _end(ExitCode.INTERNAL, "internal error; see the traceback above", InternalError.hint)

@@ -103,6 +103,12 @@ def request_deadline_option(default_s: float) -> Callable[[click.decorators.FC],
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def parked_arguments(command: click.decorators.FC) -> click.decorators.FC:
+    """Add the numbers of parked changes, or --all."""
+    numbers = click.argument("numbers", type=click.IntRange(min=1), nargs=-1)
+    return numbers(click.option("--all", "every", is_flag=True, help="All parked changes.")(command))
+
+
 def lsn_or_time(text: str) -> Lsn | CommitTime:
     """Parse an end of a range: an LSN or a time."""
     return parse_lsn(text) if "/" in text else parse_commit_time(text)

@@ -22,6 +22,7 @@ OUTSIDE_ROOMS = {
     "options",
     "loading",
     "terminal_log",
+    "failure_text",
 }  # single modules
 APPLICATION_READS = (LeaseState.READING, LeaseState.LEAVING)
 APPLICATION_DECODES = (LeaseState.INLINE, LeaseState.RECALLED)

@@ -23,13 +23,14 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.embedding.engine_options import (
     EngineOptions,
+    checked_poison,
     checked_transforms,
     engine_config,
     one_handler,
     serializer_settings,
 )
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import PendingBatch, Processing
+from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.engine.batch import Batch, Change
@@ -48,6 +49,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
 from tidemark.model.change import EngineEvent
 from tidemark.model.mode import Role
+from tidemark.model.poison import Poison
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
@@ -55,6 +57,7 @@ from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.plugin_uses import record_plugins
 from tidemark.runtime.plugins.plugins import built_in
+from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
@@ -92,6 +95,7 @@ class Engine:
         order: Order = Order.TOTAL,
         commit: CommitPolicy = ALWAYS,
         retries: int = 5,
+        poison: Poison = Poison.FAIL,
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
         stop_within_s: float = 10.0,
         settings: Mapping[str, Mapping[str, object]] | None = None,
@@ -110,12 +114,20 @@ class Engine:
         on_end: called once and last, with the error that ended the engine, also that of a failed start.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
+        poison: what happens to a change that the handler cannot handle after all retries.
         buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
         stop_within_s: the default of `stop`.
         settings: further values of tidemark.toml, by section and key.
         """
         self._options = EngineOptions(Path(state), workers, order, commit, retries, stop_within_s)
-        self._config = engine_config(dsn, databases, tables, buffer_bytes, serializer_settings(serializer, settings))
+        self._config = engine_config(
+            dsn,
+            databases,
+            tables,
+            buffer_bytes=buffer_bytes,
+            poison=checked_poison(poison),
+            settings=serializer_settings(serializer, settings),
+        )
         self._transforms = checked_transforms(transforms)
         self._handler = one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
@@ -134,6 +146,7 @@ class Engine:
         self._progress = Progress()
         self._pool: HandlerPool[PoolPart] = HandlerPool(
             self._handle,
+            isolate=_isolate,
             workers=workers,
             retries=retries,
             backoff=(self._config.retry.first_s, self._config.retry.max_s),
@@ -232,6 +245,7 @@ class Engine:
         beginning = store.view().beginning
         assert beginning is not None, "the state is complete"
         plans = TransformPlans(self._transforms, self._columns_of) if self._transforms else None
+        context = CaptureContext(store, Metrics(store.identity.capture), self._log)
         consumer = PoolConsumer(
             self._pool,
             order=self._options.order,
@@ -242,9 +256,10 @@ class Engine:
             takes_events=self._on_event is not None,
             plans=plans,
             processing=self._processing,
+            poison=PoisonHandling.of(self._config.poison, context, epoch),
+            retries=ParkedRetries(context, epoch),
             log=self._log,
         )
-        context = CaptureContext(store, Metrics(store.identity.capture), self._log)
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
         settings = CaptureSettings.of(self._config)
         capture = Capture(context, settings, epoch, make_wal_source, consumer=consumer)
@@ -302,7 +317,7 @@ class Engine:
     def _handle(self, part: PoolPart) -> None:
         if isinstance(part, Batch):
             self._handler(part)
-        elif isinstance(part, PendingBatch):
+        elif isinstance(part, PendingBatch | RetriedChange):
             part.handle(self._handler)
         elif self._on_event is not None:
             self._on_event(part)
@@ -324,6 +339,10 @@ class Engine:
             self._log.warning("a callback failed", callback=name, state=self._state.value, **describe_error(error))
         finally:
             self._notifying = None
+
+
+def _isolate(part: PoolPart, error: Exception) -> bool:
+    return isinstance(part, PendingBatch) and part.isolate(error)
 
 
 def _is_complete(folder: StateFolder) -> bool:

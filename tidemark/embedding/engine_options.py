@@ -11,6 +11,7 @@ from tidemark.engine.dispatch import Order
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import Config, parse_config
 from tidemark.model.errors import ConfigError
+from tidemark.model.poison import Poison
 from tidemark.serializers.serializer import Serializer
 from tidemark.transforms.transform import Transform
 
@@ -46,7 +47,9 @@ def engine_config(
     dsn: str,
     databases: Sequence[str],
     tables: Sequence[str],
+    *,
     buffer_bytes: int,
+    poison: Poison,
     settings: GivenSettings,
 ) -> Config:
     """Return the configuration; `settings` has further values by section and key, as in tidemark.toml."""
@@ -57,6 +60,7 @@ def engine_config(
         "capture": {"dsn": dsn},
         "select": {"databases": named, "tables": tuple(tables)},
         "deliver": {"unconfirmed_bytes_max": buffer_bytes},
+        "poison": {"policy": poison.value},
     }
     sections = {*own, *settings}
     assigned = {section: {**settings.get(section, {}), **own.get(section, {})} for section in sections}
@@ -82,6 +86,13 @@ def serializer_settings(serializer: Serializer | None, settings: GivenSettings |
         section: {**serializer.settings.get(section, {}), **given.get(section, {})}
         for section in {*serializer.settings, *given}
     }
+
+
+def checked_poison(poison: Poison) -> Poison:
+    """Return the policy; raise if it is none."""
+    if not isinstance(poison, Poison):
+        raise ConfigError(f"{WHERE}: poison={poison!r}: must be one of {', '.join(map(str, Poison))}")
+    return poison
 
 
 def checked_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:

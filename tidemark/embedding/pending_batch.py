@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.engine.batch import ROWS_AT_ONCE, Batch, Change
+from tidemark.engine.poison import CallPart, CallParts, ParkedBatch, rows_of
 from tidemark.engine.ports import Clock
 from tidemark.model.commit_time import NSECS_PER_USEC
+from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlan
 
@@ -37,14 +39,19 @@ class Processing:
         """Return whether the handler takes batches as they come."""
         return not self.takes_changes and self.serializer is None
 
-    def units(self, batch: Batch) -> Sequence[Unit]:
-        """Return what the handler is called with for a batch, one after the other."""
+    def units(self, batch: Batch) -> Sequence[tuple[int, Unit]]:
+        """Return what the handler is called with for a batch, one after the other; single changes with their rows."""
         return UNITS[self.takes_changes, self.serializer is not None](self, batch)
 
     def serialized(self, batch: Batch) -> SerializedBatch:
         """Serialize a batch."""
         assert self.serializer is not None, "chosen by it"
         return self.serializer.serialized(batch, self.clock.wall_us() * NSECS_PER_USEC)
+
+    def serialized_changes(self, batch: Batch) -> Sequence[tuple[int, SerializedChange]]:
+        """Serialize a batch; return its records with the rows of their changes."""
+        made = self.serialized(batch)
+        return [(record.row, change) for record, change in zip(made.records, made, strict=True)]
 
     def sections(self, batch: Batch) -> Sequence[Batch]:
         """Return the parts of a batch that are processed at a time: single changes are Python objects."""
@@ -54,37 +61,112 @@ class Processing:
         return [replace(batch, arrow=batch.arrow.slice(start, ROWS_AT_ONCE)) for start in starts]
 
 
-UNITS: Mapping[tuple[bool, bool], Callable[[Processing, Batch], Sequence[Unit]]] = {
+UNITS: Mapping[tuple[bool, bool], Callable[[Processing, Batch], Sequence[tuple[int, Unit]]]] = {
     # (takes single changes, has a serializer)
-    (False, False): lambda _processing, batch: (batch,),
-    (False, True): lambda processing, batch: (processing.serialized(batch),),
-    (True, False): lambda _processing, batch: list(batch),
-    (True, True): lambda processing, batch: list(processing.serialized(batch)),
+    (False, False): lambda _processing, batch: ((0, batch),),
+    (False, True): lambda processing, batch: ((0, processing.serialized(batch)),),
+    (True, False): lambda _processing, batch: list(enumerate(batch)),
+    (True, True): lambda processing, batch: processing.serialized_changes(batch),
 }
 
 
 class PendingBatch:
     """A batch with what is not handled of it. After an error, the handler is called again with the unit that failed."""
 
-    def __init__(self, batch: Batch, plan: TransformPlan | None, processing: Processing) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        plan: TransformPlan | None,
+        processing: Processing,
+        poison: PoisonHandling | None = None,
+    ) -> None:
+        """`poison`: None: no change is left out."""
         self._batch = batch
         self._plan = plan
         self._processing = processing
-        self._sections: deque[Batch] | None = None
-        self._units: deque[Unit] = deque()
+        self._poison = poison
+        self._parts_left: CallParts | None = None
+        self._units: deque[tuple[int, Unit]] = deque()  # of the first part, with the rows of single changes
 
     def __len__(self) -> int:
         return len(self._batch)
 
     def handle(self, handler: UnitHandler) -> None:
         """Call the handler with each unit, continuing after those that it has returned from."""
-        if self._sections is None:
+        if self._parts_left is None:
             batches = (self._batch,) if self._plan is None else self._plan.apply(self._batch)
-            self._sections = deque(part for batch in batches for part in self._processing.sections(batch))
-        while self._units or self._sections:
-            if not self._units:
-                self._units = deque(self._processing.units(self._sections[0]))
-                self._sections.popleft()
-            while self._units:
-                handler(self._units[0])
+            self._parts_left = CallParts(*((part,) for batch in batches for part in self._processing.sections(batch)))
+        while (part := self._parts_left.first) is not None:
+            try:
+                self._handle_first(part, handler)
+            except Exception as error:
+                if self._has_units or not self._parts_left.narrow(error):
+                    raise
+                self._units.clear()
+            else:
+                self._parts_left.finish()
+
+    def isolate(self, error: Exception) -> bool:
+        """After the last retry: narrow down to the change that cannot be handled, and leave it out.
+
+        Return false if the error is final: by the policy, or because it is not one of a change.
+        """
+        if self._poison is None or not self._poison.isolates or self._parts_left is None:
+            return False
+        if not self._parts_left.can_isolate(error):
+            return False
+        part = self._parts_left.first
+        if self._has_units and part is not None:
+            self._poison.leave_out(self._first_change(part), error)
+            row = self._units[0][0]
+            while self._units and self._units[0][0] == row:  # the other records of the change
                 self._units.popleft()
+            if not self._units:
+                self._parts_left.finish()
+            return True
+        self._units.clear()
+        found = self._parts_left.isolate(error)
+        if found is not None:
+            self._poison.leave_out(found, error)
+        return True
+
+    @property
+    def _has_units(self) -> bool:
+        """Return whether the error is that of one change: otherwise it is the whole part that failed."""
+        return self._processing.takes_changes and bool(self._units)
+
+    def _first_change(self, part: CallPart) -> Batch:
+        (batch,) = part.items
+        assert isinstance(batch, Batch), "events are no part of a batch"
+        row = self._units[0][0]
+        return rows_of(batch, row, row + 1)
+
+    def _handle_first(self, part: CallPart, handler: UnitHandler) -> None:
+        if not self._units:
+            (batch,) = part.items
+            assert isinstance(batch, Batch), "events are no part of a batch"
+            self._units.extend(self._processing.units(batch))
+        while self._units:
+            handler(self._units[0][1])
+            if self._poison is not None:
+                self._poison.handled()
+            self._units.popleft()
+
+
+class RetriedChange:
+    """A parked change that is handed over again, once."""
+
+    def __init__(self, parked: ParkedBatch, processing: Processing, retries: ParkedRetries) -> None:
+        self._parked = parked
+        self._processing = processing
+        self._retries = retries
+
+    def handle(self, handler: UnitHandler) -> None:
+        """Call the handler with the units of the change; it stays parked if one of them fails."""
+        try:
+            PendingBatch(self._parked.batch, None, self._processing).handle(handler)
+        except Exception as error:  # noqa: BLE001 - the handler's own: the operator asked whether it can handle it now
+            self._retries.failed(self._parked, error)
+        else:
+            self._retries.delivered(self._parked)
+            self._retries.confirmed()

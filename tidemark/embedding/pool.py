@@ -23,10 +23,21 @@ class HandlerPool(Generic[PART]):
     """Calls a handler with each part, from `workers` threads."""
 
     def __init__(
-        self, handle: Callable[[PART], None], *, workers: int, retries: int, backoff: tuple[float, float], log: Log
+        self,
+        handle: Callable[[PART], None],
+        *,
+        isolate: Callable[[PART, Exception], bool] | None = None,
+        workers: int,
+        retries: int,
+        backoff: tuple[float, float],
+        log: Log,
     ) -> None:
-        """Start nothing. `backoff`: the first delay between retries and the longest, in seconds."""
+        """Start nothing. `backoff`: the first delay between retries and the longest, in seconds.
+
+        isolate: called after the last retry; if it returns true, the part is handled further.
+        """
         self._handle = handle
+        self._isolate = isolate
         self._retries = retries
         self._backoff = backoff
         self._log = log
@@ -126,6 +137,9 @@ class HandlerPool(Generic[PART]):
             except Exception as error:
                 is_transient = not isinstance(error, TidemarkError) or error.disposition is Disposition.RETRY
                 delay_s = retry.failed(self._clock.monotonic_s()) if is_transient else None
+                if delay_s is None and self._isolate is not None and self._isolate(part, error):
+                    retry.succeeded()
+                    continue
                 if delay_s is None:
                     error.add_note(f"raised by the handler of the engine, after {retry.backoff.failures} retries")
                     raise

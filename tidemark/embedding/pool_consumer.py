@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.embedding.keys import NO_LANE, lanes_of, sections_of
-from tidemark.embedding.pending_batch import PendingBatch, Processing
+from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
 from tidemark.embedding.pool import HandlerPool
 from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import CommitPolicy, Finished
@@ -31,15 +31,16 @@ from tidemark.model.change import (
 )
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
+from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.source_form import event_without_constants, without_constants
 
-PoolPart = Batch | PendingBatch | EngineEvent
+PoolPart = Batch | PendingBatch | EngineEvent | RetriedChange
 _ONLY_LANE = 0
 
 
 class _PendingGroup(NamedTuple):
-    group: ChangeGroup
+    group: ChangeGroup | None  # None: a parked change, which moves no position
     changes_upto: int  # of all groups since the start, this one included
 
 
@@ -58,11 +59,14 @@ class PoolConsumer:
         takes_events: bool,
         plans: TransformPlans | None,
         processing: Processing,
+        poison: PoisonHandling,
+        retries: ParkedRetries,
         log: Log,
     ) -> None:
         """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`.
 
-        `plans`: of the transforms, if there are any. `processing`: what the handler takes.
+        `plans`: of the transforms, if there are any. `processing`: what the handler takes. `poison`, `retries`: what
+        becomes of a change that it cannot handle.
         """
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
@@ -74,6 +78,8 @@ class PoolConsumer:
         self._takes_events = takes_events
         self._plans = plans
         self._processing = processing
+        self._poison = poison
+        self._retries = retries
         self._log = log
         self._clock = SystemClock()
         self._since_s = self._clock.monotonic_s()
@@ -113,6 +119,18 @@ class PoolConsumer:
         del partition
         self.flush()
         return self._due()
+
+    def isolate(self, error: Exception) -> bool:
+        """Return false: the pool isolates changes, and no call here raises an error of the handler."""
+        del error
+        return False
+
+    def retry_parked(self) -> bool:
+        """Hand parked changes over again, each alone, with everything before it finished. They confirm themselves."""
+        for parked in self._retries.due():
+            if self._pool.submit([(RetriedChange(parked, self._processing, self._retries), None)], 0):
+                self._pending.append(_PendingGroup(None, self._submitted_changes))
+        return False
 
     def alive(self) -> bool:
         """Return true: the engine checks the pool."""
@@ -157,10 +175,13 @@ class PoolConsumer:
         )
         if not is_due:
             return None
-        confirmed = [self._pending.popleft().group for _ in range(finished)]
+        units = [self._pending.popleft().group for _ in range(finished)]
+        confirmed = [group for group in units if group is not None]
         self._pending_bytes -= sum(group.byte_count for group in confirmed)
         self._confirmed_units += finished
         self._confirmed_changes = changes_upto
+        if not confirmed:
+            return None
         self._since_s = now_s
         self.confirmed = confirmed[-1].last
         return confirmed[-1]
@@ -198,9 +219,9 @@ class PoolConsumer:
         if self._plans is not None:
             plan, relation = self._plans.plan(database, relation), without_constants(relation)
         batch = Batch.of(database, relation, self._epoch, rows)
-        if self._processing.is_plain and (plan is None or not plan.steps):
+        if self._processing.is_plain and not self._poison.isolates and (plan is None or not plan.steps):
             return batch
-        return PendingBatch(batch, plan, self._processing)
+        return PendingBatch(batch, plan, self._processing, self._poison)
 
     def _database(self, oid: Oid) -> str:
         return self._databases.get(oid, str(oid))

@@ -45,6 +45,7 @@ class Batch:
     columns: tuple[Column, ...]  # of both sides as they are now; one whose values a transform made has no type
     epoch: Epoch  # the fencing token: it grows with each start of an engine on the state
     arrow: pa.RecordBatch  # metadata columns, then the structs `_before` and `_after`; `Flatten` has columns instead
+    parked_number: int = 0  # of a parked change that is handed over again, outside the order of the stream; 0: of none
 
     @classmethod
     def of(cls, database: str, relation: Relation, epoch: Epoch, arrow: pa.RecordBatch) -> Self:

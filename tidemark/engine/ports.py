@@ -1,7 +1,7 @@
 """The ports of the engine: declared here by their user, implemented in `tidemark.io` and `tidemark.runtime`."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.position import Epoch, Partition, Pointer
@@ -59,3 +59,17 @@ class GroupConsumer(Protocol):
 
     def stop(self) -> None:
         """Release all resources; called once, never during `on_events`."""
+
+
+@runtime_checkable
+class PoisonConsumer(GroupConsumer, Protocol):
+    """A consumer that can leave a change out which it cannot handle. The application thread makes these calls too."""
+
+    def isolate(self, error: Exception) -> bool:
+        """After the last retry of `on_events`: narrow down to the change that fails, or leave it out.
+
+        Return false if the error is final. After true, `on_events` is called again with the same groups and continues.
+        """
+
+    def retry_parked(self) -> bool:
+        """Process parked changes again that an operator requested; return whether it has yet to confirm one."""

@@ -13,6 +13,7 @@ _STORE = "tidemark.io.state.state"
 _INCARNATIONS = "tidemark.io.state.incarnations"  # each process at its start, and when another copy overtakes this one
 _SWITCHING = "tidemark.io.state.switching"  # the stage: sidecar, archiver, `cdcctl realtime`
 _OUTBOX = "tidemark.io.state.outbox"  # readers: Spark's driver, the outbox server, `cdcctl reader`
+_PARKED = "tidemark.io.parked.parked_table"  # the process that delivers to a consumer, and `cdcctl parked`
 _RUNS = "tidemark.io.process.run_record"
 _PLUGINS = "tidemark.runtime.plugins.plugin_uses"  # each daemon at its start
 _INIT = "tidemark.runtime.seed.initialise"  # `cdcctl init`
@@ -49,5 +50,7 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state.FOLDER_IDENTITY.name: frozenset({_INCARNATIONS}),
     state.ARCHIVING.name: frozenset({_STORE}),
     state.PLUGINS.name: frozenset({_PLUGINS}),
+    state.PARKED.name: frozenset({_PARKED}),
+    state.SKIPPED.name: frozenset({_PARKED}),
     state.PROCESSES.name: frozenset({_RUNS}),
 }

@@ -17,18 +17,17 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.wire.envelope import DamagedValue, seal, unseal
 from tidemark.wire.json_form import JsonForm, JsonMismatch
+from tidemark.wire.parked import ParkedLedger, SkipLog
 
 FORMAT_VERSION = 1
-SWITCHES_KEPT = 100
-LOSSES_KEPT = 100
-REWINDS_KEPT = 100
+EVENTS_KEPT = 100  # of each log: switches, losses, rewinds
 
 
 class DamagePolicy(Enum):
     """What happens if a key's value fails its checksum; never a silent restart "from the oldest"."""
 
     HALT = "halt"  # StateError naming the key: only an operator can decide
-    DERIVE = "derive"  # read from the outbox's values, which contain it too; HALT if there are none
+    DERIVE = "derive"  # read from the values that it describes, which contain it too; HALT if there are none
     HOLD = "hold"  # treated as "still needed": nothing is trimmed or confirmed until it is written again
     REBUILD = "rebuild"  # rebuilt from the files that it describes
     FORGET = "forget"  # treated as empty: it is only shown to people
@@ -130,7 +129,7 @@ class SwitchLog:
 
     def with_one_more(self, switch: Switch) -> "SwitchLog":
         """Return the log with another switch; the oldest is dropped above the limit."""
-        return SwitchLog((*self.kept, switch)[-SWITCHES_KEPT:], self.count + 1)
+        return SwitchLog((*self.kept, switch)[-EVENTS_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ class LossLog:
 
     def with_one_more(self, loss: Loss) -> "LossLog":
         """Return the log with another loss; the oldest is dropped above the limit."""
-        return LossLog((*self.kept, loss)[-LOSSES_KEPT:], self.count + 1)
+        return LossLog((*self.kept, loss)[-EVENTS_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class RewindLog:
 
     def with_one_more(self, rewind: Rewind) -> "RewindLog":
         """Return the log with another rewind; the oldest is dropped above the limit."""
-        return RewindLog((*self.kept, rewind)[-REWINDS_KEPT:], self.count + 1)
+        return RewindLog((*self.kept, rewind)[-EVENTS_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,10 +549,6 @@ def _ledger_moves_back(before: OutboxLedger, after: OutboxLedger) -> bool:
     return after.head < before.head or after.trimmed < before.trimmed
 
 
-def _term_moves_back(before: Term, after: Term) -> bool:
-    return after.epoch < before.epoch
-
-
 def _attempt_moves_back(before: HandOver, after: HandOver) -> bool:
     return after.attempt < before.attempt
 
@@ -574,7 +569,7 @@ FOLLOWED = Key("followed", Followed, DamagePolicy.HALT, moves_back=_pointer_move
 SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
 LOSSES = Key("losses", LossLog, DamagePolicy.FORGET)
 REWINDS = Key("rewinds", RewindLog, DamagePolicy.FORGET)
-TERM = Key("term", Term, DamagePolicy.HALT, moves_back=_term_moves_back)
+TERM = Key("term", Term, DamagePolicy.HALT, moves_back=lambda before, after: after.epoch < before.epoch)
 DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
 CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
 LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE, moves_back=_ledger_moves_back)
@@ -590,6 +585,8 @@ OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
 FOLDER_IDENTITY = Key("place", FolderIdentity, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
 PLUGINS = Key("plugins", PluginLog, DamagePolicy.HALT)
+PARKED = Key("parked", ParkedLedger, DamagePolicy.DERIVE)
+SKIPPED = Key("skipped", SkipLog, DamagePolicy.FORGET)
 PROCESSES = Key("processes", ProcessLog, DamagePolicy.FORGET)
 
 READER_NAME_BYTES_MAX = 63

@@ -1,29 +1,32 @@
 """`cdcctl decode`: changes from archived WAL, with no server running."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
 import click
 
-from tidemark.decode.catalog.databases import only
 from tidemark.engine.selection import Selection
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.memory import keep_freed_memory
+from tidemark.io.host.spill import SpillFolder
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn, Oid, format_lsn
+from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.replay.commit_times import RecordedEnd, TimeRange, begin_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
-from tidemark.runtime.replay.offline import check_same_cluster, decode_archive
-from tidemark_ctl.output.command_spill import spill_of_command
+from tidemark.runtime.replay.offline import check_same_cluster
+from tidemark_ctl.output.command_spill import folder_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer, report_damaged_base
+from tidemark_ctl.output.printing import report_damaged_base
+from tidemark_ctl.ranges.decode_ranges import planned, print_ranges
+from tidemark_ctl.ranges.messages import DecodeRequest
+from tidemark_ctl.ranges.range_output import print_range
 from tidemark_ctl.views.render import show
 
 
@@ -40,50 +43,66 @@ def decode(
     begin: Lsn | CommitTime | None,
     end: Lsn | CommitTime | None,
     form: str,
+    jobs: int,
     as_json: bool,
 ) -> None:
     """Run the command."""
     keep_freed_memory()
+    if jobs > 1 and (isinstance(begin, CommitTime) or isinstance(end, CommitTime)):
+        raise ConfigError("a range of times is decoded by one process", hint="give LSNs, or leave out --jobs")
     lsns = LsnRange(_lsn(begin), _lsn(end))
     times = TimeRange(_time(begin), _time(end))
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
+    request = DecodeRequest(str(state.absolute()), str(archive.absolute()), database, selection, form, counting)
     folder = StateFolder(state)
     with StateStore.open(folder, read_only=True) as store:
         view = store.view()
     segments = ArchiveFolder(archive, of=view.identity.system_identifier)
     check_same_cluster(segments, view.identity.system_identifier)
-    with spill_of_command(folder) as spill:
-        from_lsn = begin_lsn(segments, view.history, times.from_time) if times.from_time else lsns.from_lsn
+    from_lsn = begin_lsn(segments, view.history, times.from_time) if times.from_time else lsns.from_lsn
+    with folder_of_command(folder) as own:
         start = begin_from_history(
             view,
             folder.history,
             from_lsn,
             memory_bytes=MEMORY_BYTES_DEFAULT,
-            spill=spill,
+            spill=SpillFolder(own),
             passed_over=report_damaged_base,
             archive=segments,
         )
         if from_lsn is None and start.from_lsn is not None:
             _report_later_start(archive, start.from_lsn)
-        shown = printer(
-            Format(form),
-            PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types),
-            sys.stdout.buffer,
-            selection,
-            counting=counting,
-        )
-        keep_what_is_printed(start.decoding.decoder, shown)
-        if database is not None:
-            start.mirrors.select(only(_oid(database, start.databases)))
-        with _progress(start, lsns.to_lsn, quiet=as_json) as report:
-            for decoded in decode_archive(segments, start, lsns, _report_end, times):
-                shown.print_run(decoded, start.decoding.decoder.restart_lsn)
-                report(start.decoded_lsn)
-        shown.flush()
+        plan = planned(view, folder, segments, start, lsns.to_lsn, jobs=jobs) if jobs > 1 else None
+        with _progress(start, lsns.to_lsn, quiet=as_json) as reached:
+            if plan is not None and len(plan.ranges) > 1:
+                counts = print_ranges(
+                    request,
+                    plan,
+                    segments,
+                    start,
+                    lsns.to_lsn,
+                    jobs=jobs,
+                    own=own,
+                    note=_report,
+                    report_end=_report_end,
+                    reached=reached,
+                )
+            else:
+                counts = print_range(
+                    request,
+                    view.identity.server_major,
+                    segments,
+                    start,
+                    lsns=lsns,
+                    output=sys.stdout.buffer,
+                    report_end=_report_end,
+                    reached=reached,
+                    times=times,
+                ).as_dict(start.decoded_lsn - start.lsn)
     if times.set_back is not None:
         _report_set_back(times.set_back)
     if form == Format.NULL.value:
-        show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
+        show(counts, as_json=as_json)
 
 
 def _report_later_start(archive: Path, from_lsn: Lsn) -> None:
@@ -91,8 +110,12 @@ def _report_later_start(archive: Path, from_lsn: Lsn) -> None:
     click.echo(f"{message}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
 
 
+def _report(text: str) -> None:
+    click.echo(text, err=True)
+
+
 def _report_end(error: InvalidWal) -> None:
-    click.echo(f"WAL ends here: {error}", err=True)
+    _report(f"WAL ends here: {error}")
 
 
 def _report_set_back(end: RecordedEnd) -> None:
@@ -108,14 +131,6 @@ def _lsn(end: Lsn | CommitTime | None) -> Lsn | None:
 
 def _time(end: Lsn | CommitTime | None) -> CommitTime | None:
     return end if isinstance(end, CommitTime) else None
-
-
-def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
-    for oid, known in databases.items():
-        if known == name:
-            return oid
-    captured = ", ".join(sorted(databases.values()))
-    raise ConfigError(f"database {name} is not captured", hint=f"captured databases: {captured}")
 
 
 @contextmanager

@@ -15,21 +15,21 @@ from tidemark_ctl.terminal_log import TerminalLog
 
 def drop_reader(state: Path, name: str) -> None:
     """Run the command."""
-    with _transaction(state) as transaction:
+    with changing(state) as transaction:
         transaction.drop_reader(name)
     click.echo(f"reader {name} dropped")
 
 
 def resume_reader(state: Path, name: str) -> None:
     """Run the command."""
-    with _transaction(state) as transaction:
+    with changing(state) as transaction:
         reader = transaction.resume_reader(name)
     gone = f"values {reader.skipped_from + 1} to {reader.skipped_to} are gone" if reader.skipped_to else "none is gone"
     click.echo(f"reader {name} continues after value {reader.applied}; {gone}")
 
 
 @contextmanager
-def _transaction(state: Path) -> Iterator[StateTransaction]:
+def changing(state: Path) -> Iterator[StateTransaction]:
     """Change the state in one transaction."""
     guarded = reporting_stuck_writers(TerminalLog())
     with StateStore.open(StateFolder(state), guarded=guarded) as store, store.transaction(None) as transaction:

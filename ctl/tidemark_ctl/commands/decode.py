@@ -15,6 +15,8 @@ from tidemark_ctl.options import (
 )
 from tidemark_ctl.output.formats import FORMATS
 
+JOBS_MAX = 64  # processes: each needs some 200 MB, and decode.memory_bytes for large transactions
+
 
 @click.command()
 @state_option
@@ -33,6 +35,14 @@ from tidemark_ctl.output.formats import FORMATS
 )
 @click.option("--to", "end", type=lsn_or_time, help="Transactions that commit before this LSN or time.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(1, JOBS_MAX),
+    default=1,
+    show_default=True,
+    help="Decode with this many processes; the output is the same.",
+)
 @json_option
 @deferred("decode.decode")
 def decode() -> None:

@@ -9,7 +9,7 @@ from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics_ports import assigned_ports
-from tidemark.io.state.reader_holds import counted_readers, held_bytes
+from tidemark.io.state.reader_holds import held_bytes, required_readers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -25,6 +25,7 @@ from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, json_option, state_option
 from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
+from tidemark_ctl.views.parked_tree import left_out_tree
 from tidemark_ctl.views.plugins_tree import plugins_tree
 from tidemark_ctl.views.processes import ends_tree, process_tree, server_tree, waits_for_space
 from tidemark_ctl.views.reader_tree import held_tree
@@ -53,13 +54,14 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
         free_bytes = store.environment.free_bytes()
-        plugins = store.plugins()
+        plugins, left_out = store.plugins(), left_out_tree(store)
         space_waits = {
             process.role: waits_for_space(store, process) for process in (observed.sidecar, observed.archiver)
         }
     tree = {
         **describe(observed, SystemClock().wall_us()),
         **plugins_tree(plugins),
+        **left_out,
         "first_copy": _first_copy(observed.view, relations),
         "recopy": _recopy(observed.view),
         "lake": lake_tree(state),
@@ -87,12 +89,12 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
         **stage_tree(observed),
         "following": following_tree(view),
         "delivered": _watermark(view.delivered, now_us),
-        "confirmed": _watermark(view.confirmed, now_us),
+        "confirmed": _watermark(view.horizon, now_us),
         "lag": {
             "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
             "unconfirmed_values": ledger.head
-            - min((reader.applied for reader in counted_readers(view.readers).values()), default=ledger.head),
+            - min((reader.applied for reader in required_readers(view.readers).values()), default=ledger.head),
         },
         "outbox": {
             "id": view.identity.outbox_id,

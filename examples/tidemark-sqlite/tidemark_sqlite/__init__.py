@@ -62,7 +62,9 @@ class SqliteConsumer(Consumer):
         """Write everything in one transaction, and confirm it."""
         with self._transaction() as database:
             for item in delivery.items:
-                if isinstance(item, Batch):
+                if isinstance(item, Batch) and item.parked_number:
+                    self._write_parked(database, item)
+                elif isinstance(item, Batch):
                     self._write(database, item.table, [_record(change) for change in item])
                 elif isinstance(item, Truncation):
                     truncation = ("t", *_key(item.position), None, None)
@@ -100,6 +102,14 @@ class SqliteConsumer(Consumer):
         if new:
             database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
             database.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", (table, *records[-1][1:4]))
+
+    def _write_parked(self, database: sqlite3.Connection, batch: Batch) -> None:
+        """Write a change that was parked, once: it comes again below the position of its table."""
+        at = 'SELECT 1 FROM changes WHERE "table" = ? AND (timeline, commit_lsn, ordinal) = (?, ?, ?)'
+        for record in map(_record, batch):
+            if database.execute(at, (batch.table, *record[1:4])).fetchone() is None:
+                new = (batch.table, *self._epoch, *record)
+                database.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
 
 
 def _record(change: Change) -> Record:

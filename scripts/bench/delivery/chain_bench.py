@@ -24,8 +24,6 @@ from pyspark.sql import SparkSession
 
 from scripts.bench.delivery.chain_stages import (
     Copying,
-    LogPipeline,
-    MarkedPipeline,
     Outbox,
     TypedRows,
     decoded,
@@ -39,6 +37,7 @@ from scripts.bench.measuring.rounds import Trial, ratios, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, node, record
 from tests.support.processes.spark import running_spark
 from tests.support.servers.outbox_server import Certificate, outbox_server, token_file
+from tidemark.io.process.lake_config import Written
 from tidemark.pipeline.driver.runner import register_source
 
 STAGES = ("outbox", "spark", "rows", "copy")
@@ -104,8 +103,8 @@ def spark_stages(
             "spark",
             {
                 "outbox read": lambda: measured(feeding.read, rows),
-                "change log": lambda: spark_trial(spark, feeding.state, rows, LogPipeline),
-                "change log and replica": lambda: spark_trial(spark, feeding.state, rows, MarkedPipeline),
+                "change log": lambda: spark_trial(spark, feeding.state, rows, Written.LOG),
+                "change log and replica": lambda: spark_trial(spark, feeding.state, rows, Written.BOTH),
             },
         )
 

@@ -35,11 +35,11 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.model.table_name import DEFAULT_SCHEMA
+from tidemark.pipeline.driver.delta_landing import DeltaLanding
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
-from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline
+from tidemark.pipeline.driver.settings import Settings
 from tidemark.pipeline.source.options import FORMAT
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
@@ -183,22 +183,15 @@ class MarkedPipeline(Pipeline):
         metrics, log = PipelineMetrics(outbox.identity.capture), get_log("bench")
         self._landed = PipelineProgress(metrics, log, StateFolder(settings.state), settings.reader, settings.lake)
         self.marks: list[_StageMark] = []
-        super().__init__(settings, outbox, metrics, self._landed, log)
+        landing = DeltaLanding(settings, outbox, self._landed, log)
+        super().__init__(settings, outbox, landing, self._landed, log)
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         super()._batch(rows, batch_id)
         self.marks.append(_StageMark(self._landed.rows, time.perf_counter(), _cpu_s()))
 
 
-class LogPipeline(MarkedPipeline):
-    """Writes the change log and no replica."""
-
-    def _open_lake(self) -> Lake:
-        identity, config = self._outbox.identity, LakeConfig((LakeTableConfig("*.*", write=Written.LOG),))
-        return Lake(self._settings.lake, identity, shape_of, constants_of, self._databases, config=config)
-
-
-def spark_trial(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
+def spark_trial(spark: SparkSession, state: Path, rows: int, written: Written) -> Cost:
     """Write an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
 
     A query's first batch includes Spark's start, the start of this query's workers, and the creation of the tables. The
@@ -207,8 +200,17 @@ def spark_trial(spark: SparkSession, state: Path, rows: int, pipeline_of: type[M
     with tempfile.TemporaryDirectory(prefix="tm-bench-lake-") as lake, OutboxReader.open(StateFolder(state)) as outbox:
         outbox.register(READER)
         batch_bytes = min(BATCH_BYTES, outbox.ledger().byte_count // BATCHES_MIN)
-        settings = Settings(state, lake, f"{lake}/checkpoint", READER, batch_bytes, shared_with_group=False, once=True)
-        pipeline = pipeline_of(settings, outbox)
+        settings = Settings(
+            state,
+            lake,
+            f"{lake}/checkpoint",
+            READER,
+            batch_bytes,
+            shared_with_group=False,
+            once=True,
+            lake_config=LakeConfig((LakeTableConfig("*.*", write=written),)),
+        )
+        pipeline = MarkedPipeline(settings, outbox)
         pipeline.run(spark, threading.Event())
     first, last = pipeline.marks[0], pipeline.marks[-1]
     if last.rows != rows:

@@ -44,6 +44,7 @@ def files_with(text: str, folder: StateFolder, *others: Path) -> list[str]:
     return [str(path) for path in (*checked, *others) if text.encode() in path.read_bytes()]
 
 
+@pytest.mark.feature("N15")
 def test_masked_values_reach_no_file_of_ours_through_copies_kills_and_rewrites(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:

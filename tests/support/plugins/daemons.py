@@ -1,6 +1,7 @@
 """Daemons whose configuration names plug-ins."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,9 @@ def use_config(text: str, *daemons: Sidecar) -> None:
 
 def file_rows(file: Path, table: str = "public.account") -> list[FileRow]:
     """Return the changes of a table in the file of the example's consumer, as they were written."""
-    with sqlite3.connect(file) as database:
+    with closing(
+        sqlite3.connect(file)
+    ) as database:  # left open, it would go on reading a WAL that a daemon has deleted
         if not database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'changes'").fetchone()[0]:
             return []
         found = database.execute(

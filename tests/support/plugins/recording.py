@@ -55,6 +55,21 @@ class DescribingConsumer(SqliteConsumer):
         return super().on_delivery(delivery)
 
 
+class PickyConsumer(SqliteConsumer):
+    """Cannot handle rows with some values of `id`."""
+
+    def __init__(self, file: Path, refuses: list[int]) -> None:
+        super().__init__(file)
+        self._refuses = frozenset(refuses)
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        for item in delivery.items:
+            for change in item if isinstance(item, Batch) else ():
+                if change.after is not None and change.after["id"] in self._refuses:
+                    raise KeyError(change.after)
+        return super().on_delivery(delivery)
+
+
 def place_of(position: Position) -> Place:
     return (position.timeline, position.commit_lsn, position.ordinal)
 

@@ -36,16 +36,17 @@ except SystemExit as ended:
     status = int(ended.code or 0)
 print(status, *{{name.partition(".")[0] for name in sys.modules}}, file=sys.stderr)
 """
-GROUPS = ("archive", "lake", "reader", "realtime", "run", "spark", "table")
+GROUPS = ("archive", "lake", "parked", "reader", "realtime", "run", "spark", "table")
 LEAVES = (
     *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list"),
     *("reader resume", "realtime off"),
     *("lake check", "lake describe", "lake list"),
+    *("parked drop", "parked list", "parked retry"),
     *("realtime on", "realtime status", "rewind", "run archiver", "run server", "run sidecar"),
     *("spark accept-break", "spark run"),
     *("status", "table recopy", "table resume", "tail"),
 )
-READ_ALONE = ("archive status", "reader list", "realtime status", "status")
+READ_ALONE = ("archive status", "parked list", "reader list", "realtime status", "status")
 HELP_ALONE = frozenset({"click", "msgspec"})
 STATE_ALONE = frozenset({"click", "google_crc32c", "lmdb", "lz4", "msgspec", "zstandard"})
 NODE = STATE_ALONE | {"psycopg"}
@@ -77,6 +78,8 @@ RUNS = {
     "lake check": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake describe": CommandRun("--lake {state} public.account", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake list": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
+    "parked drop": CommandRun("--state {state} --yes --all", STATE_ALONE),
+    "parked retry": CommandRun("--state {state} 7", STATE_ALONE, ExitCode.CONFIG),
     "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.STATE),
     "reader resume": CommandRun("--state {state} nobody", STATE_ALONE, ExitCode.STATE),
     "realtime off": CommandRun("--state {state} --deadline-s 1", NODE),

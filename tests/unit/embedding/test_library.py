@@ -70,6 +70,10 @@ def handle(batch: Batch) -> None:
             lambda state: Engine(DSN, state=state, handler=handle, commit=5),  # type: ignore[arg-type]
             "commit=5: must be ALWAYS",
         ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, poison="park"),  # type: ignore[arg-type]
+            "poison='park': must be one of Poison.FAIL",
+        ),
         (lambda state: Engine(DSN, state=state), "give handler, which takes batches, or change_handler: one"),
         (lambda state: Engine(DSN, state=state, handler=handle, change_handler=handle), "or change_handler: one"),  # type: ignore[arg-type]
         (

@@ -1,5 +1,9 @@
 """A plug-in as a consumer of groups: batches, records, confirmation, and faults."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from tests.support.forged.groups import DATABASE, batch, position, relation
@@ -7,13 +11,16 @@ from tests.support.plugins.bad_plugins import AcceptingConsumer, SilentSerialize
 from tests.unit.plugins.test_group_transforms import EPOCH, altered, group_of, transforms_of
 from tidemark import Batch, Delivery, FlatJson, Mask, Route, SerializedBatch, Transform
 from tidemark.io.host.clock import SystemClock
-from tidemark.model.change import GroupItem, LogicalMessage, PartitionChange, PartitionEvent, Truncation
+from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage, PartitionChange, PartitionEvent, Truncation
 from tidemark.model.errors import ConsumerFailed, ExitCode
 from tidemark.model.lsn import Lsn, SystemIdentifier, Xid
-from tidemark.model.position import Partition
+from tidemark.model.position import Partition, Position
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.serializers.serializer import Serializer, SerializerFailed
 from tidemark.transforms.transform import BadTransform
+
+if TYPE_CHECKING:
+    from tidemark.runtime.plugins.poison_handling import PoisonHandling
 
 PARTITION = Partition(SystemIdentifier(7))
 
@@ -133,3 +140,86 @@ def test_the_calls_reach_the_plugin() -> None:
     assert plugin.calls == ["revoked", "stop"]
     AcceptingConsumer().stop()
     assert AcceptingConsumer().on_revoked() is False, "by default"
+
+
+class ChoosyConsumer(AnsweringConsumer):
+    """Cannot handle some rows."""
+
+    def __init__(self, refuses: Sequence[int], *answers: object) -> None:
+        super().__init__(*answers)
+        self.refuses = {*refuses}
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        rows = [change.after for item in delivery.items if isinstance(item, Batch) for change in item]
+        if any(row is not None and row["id"] in self.refuses for row in rows):
+            raise KeyError("a value")
+        return super().on_delivery(delivery)
+
+
+class LeavingOut:
+    """Keeps what is left out."""
+
+    isolates = True
+
+    def __init__(self) -> None:
+        self.left_out: list[Batch] = []
+
+    def handled(self) -> None:
+        pass
+
+    def leave_out(self, poison: Batch, error: Exception) -> None:
+        assert isinstance(error, KeyError)
+        self.left_out.append(poison)
+
+
+def delivered_around(
+    plugin: ChoosyConsumer, group: ChangeGroup, start: Position | None = None
+) -> tuple[bool, list[object]]:
+    """Deliver a group with all its narrowing; return the answer, and the ids that were left out."""
+    poison = LeavingOut()
+    made = PluginConsumer(plugin, transforms_of(), None, SystemClock(), poison=cast("PoisonHandling", poison))
+    made.on_assigned(PARTITION, EPOCH, replace(group_of().last, position=start or position(1)))
+    while (answer := answer_of(made, group)) is None:
+        pass
+    return answer, [change.after["id"] for each in poison.left_out for change in each if change.after]
+
+
+def answer_of(made: PluginConsumer, group: ChangeGroup) -> bool | None:
+    """Return the answer to a group, None if the call failed and something was isolated."""
+    try:
+        return bool(made.on_events(iter([group])))
+    except KeyError as error:
+        if not made.isolate(error):
+            raise
+        return None
+
+
+@pytest.mark.feature("P16")
+def test_parts_of_a_group_have_the_position_of_their_end_and_the_last_one_that_of_the_group() -> None:
+    plugin = ChoosyConsumer([2], *[True] * 9)
+    group = group_of(batch(100, [1, 2, 3, 4]))
+    assert delivered_around(plugin, group) == (True, [2])
+    assert [delivery.position for delivery in plugin.delivered] == [position(100, 1), position(100, 9)]
+    assert [len(item) for delivery in plugin.delivered for item in delivery.items if isinstance(item, Batch)] == [1, 2]
+
+
+@pytest.mark.feature("P16")
+def test_parts_of_a_first_copy_move_no_position() -> None:
+    plugin = ChoosyConsumer([1], *[True] * 9)
+    delivered_around(plugin, group_of(batch(100, [1, 2, 3])), position(100, 9))
+    assert {delivery.position for delivery in plugin.delivered} == {position(100, 9)}
+
+
+@pytest.mark.feature("P16")
+def test_a_group_that_ends_with_what_is_left_out_is_confirmed_by_the_plugin() -> None:
+    plugin = ChoosyConsumer([2, 3], True, False)
+    assert delivered_around(plugin, group_of(batch(100, [1, 2, 3]))) == (False, [2, 3])
+    assert [len(delivery.items) for delivery in plugin.delivered] == [1, 0], "it is asked once more"
+
+
+def test_without_a_policy_nothing_is_isolated() -> None:
+    made = consumer_of(ChoosyConsumer([1]))
+    with pytest.raises(KeyError):
+        made.on_events(iter([group_of(batch(100, [1]))]))
+    assert not made.isolate(KeyError("a value"))
+    assert made.retry_parked() is False

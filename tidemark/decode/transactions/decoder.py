@@ -76,12 +76,14 @@ class Decoder:
         spill: SpillPort | None = None,
         complete_from: FullXid | None = None,
         from_lsn: Lsn = INVALID_LSN,
+        to_lsn: Lsn | None = None,
         on_marker: OnMarker | None = None,
     ) -> None:
         """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not returned.
 
         Transactions that commit before `from_lsn` are left out later: one that began before the first record read
-        and ends before `from_lsn` need not be readable.
+        and ends before `from_lsn` need not be readable. With `to_lsn`, the same applies to every transaction that does
+        not commit in [`from_lsn`, `to_lsn`): an error is raised at the commit, where this is known.
         """
         self.timeline = timeline
         self.last_lsn = INVALID_LSN  # start of the last record
@@ -90,6 +92,7 @@ class Decoder:
         self.catalogs_changed = False  # by the last record, which the journal must then contain
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
         self._from_lsn = from_lsn
+        self._to_lsn = to_lsn
         self._on_marker = on_marker
         self._fmt = fmt
         self._databases = databases
@@ -267,9 +270,12 @@ class Decoder:
         if transaction.is_kept and not transaction.is_empty:
             return self._committed(ended, transaction)
         transaction.release(self.transactions.port)
-        if transaction.fault is not None and not transaction.partial and ended.commit_lsn >= self._from_lsn:
+        if transaction.fault is not None and not transaction.partial and self._is_requested(ended.commit_lsn):
             raise transaction.fault
         return None
+
+    def _is_requested(self, commit_lsn: Lsn) -> bool:
+        return commit_lsn >= self._from_lsn and (self._to_lsn is None or commit_lsn < self._to_lsn)
 
     def _add(self, record: Record, transaction: OpenTransaction, add: Callable[[], None]) -> None:
         """Call `add` to add the changes of `record` to its transaction, if the transaction is kept."""
@@ -280,7 +286,7 @@ class Decoder:
         except CorruptWal as error:
             # NB: a BadDatum does not contain the LSN of its record.
             fault = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
-            if record.lsn < self._from_lsn:
+            if record.lsn < self._from_lsn or self._to_lsn is not None:
                 transaction.give_up(fault, self.transactions.port)
             elif fault is error:
                 raise
@@ -342,7 +348,7 @@ class Decoder:
         if catalog is None:
             self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None:
-            self._add(record, transaction, partial(self._changes.decode_heap2, record, transaction, catalog))
+            self._add_rows(record, transaction, catalog, self._changes.decode_heap2)
 
     def _heap(self, record: Record, transaction: OpenTransaction | None) -> None:
         if not record.blocks:
@@ -354,7 +360,19 @@ class Decoder:
         if catalog is None:
             self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None:
-            self._add(record, transaction, partial(self._changes.decode_heap, record, transaction, catalog))
+            self._add_rows(record, transaction, catalog, self._changes.decode_heap)
+
+    def _add_rows(
+        self,
+        record: Record,
+        transaction: OpenTransaction,
+        catalog: Catalog,
+        decode: Callable[[Record, OpenTransaction, Catalog], None],
+    ) -> None:
+        if transaction.passed_over:
+            self._changes.pass_over(record, transaction, catalog)
+        else:
+            self._add(record, transaction, partial(decode, record, transaction, catalog))
 
     def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
         """Handle a record of the shared catalogs, or of a database that is not captured."""

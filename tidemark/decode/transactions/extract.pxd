@@ -7,7 +7,8 @@ from tidemark.decode.transactions.pending_children cimport PendingChildren
 from tidemark.decode.datum.lookup cimport IntegerMap
 
 cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
-cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PENDING, FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
+cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING
+cdef long long FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
 cdef long long POSTGRES_EPOCH_US
 cdef unsigned int NO_TUPLE
 cdef long long ALL_XIDS, HALF_OF_XIDS
@@ -36,7 +37,7 @@ cdef class RowExtractor:
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
     cdef bint is_new
-    cdef IntegerMap xids, files, tablespaces
+    cdef IntegerMap xids, files, tablespaces, passed_files
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
@@ -54,6 +55,8 @@ cdef class RowExtractor:
                              long long others_lsn) except -1
 
     cpdef set_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
+
+    cpdef set_passed_file(self, unsigned int spc, unsigned long long db, unsigned long long rel)
 
     cpdef set_xid_state(self, unsigned int xid, long long state)
 
@@ -93,7 +96,7 @@ cdef class RowExtractor:
     @cython.locals(distance="long long", full="long long")
     cdef Py_ssize_t advance_xid(self, long long xid) except? -2 nogil
 
-    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
+    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", is_known=bint, changes_rows=bint)
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                           unsigned int info, long long state) except -1 nogil
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 UNKNOWN = 0  # xid state: top-level, unless its first record names a top-level xid
 KNOWN = 1  # xid state: its rows are not ordinary, its other records need no processing
 ORDINARY = 2  # xid state: its rows are ordinary, and the caller has the transaction
+PASSED_OVER = 3  # xid state: its rows are skipped, the caller has the transaction
 NONE = -1  # no record, no slot or no LSN
 NO_ROWS = 1  # state of a file: a catalog that is not tracked, a sequence
 FIRST_VERSION = 2  # state of a file: from here on, number of the relation version plus this
@@ -58,7 +59,8 @@ IN_RECORD_MAX = RECORD_ROWS_MAX
 XID_UNKNOWN = UNKNOWN
 XID_KNOWN = KNOWN
 XID_ORDINARY = ORDINARY
-XID_PENDING = ORDINARY + 1  # from here on, the transaction's slot plus this
+XID_PASSED_OVER = PASSED_OVER
+XID_PENDING = PASSED_OVER + 1  # from here on, the transaction's slot plus this
 FILE_HAS_NO_ROWS = NO_ROWS
 VERSION_BASE = FIRST_VERSION
 NOTHING = NONE
@@ -75,9 +77,7 @@ RM_HEAP2 = managers.RM_HEAP2
 RM_HEAP = managers.RM_HEAP
 RM_LOGICALMSG = managers.RM_LOGICALMSG
 OPCODE = heap.OPCODE_MASK
-HEAP_INSERT = heap.INSERT
-HEAP_DELETE = heap.DELETE
-HEAP_UPDATE = heap.UPDATE
+HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE = heap.INSERT, heap.DELETE, heap.UPDATE
 HEAP_TRUNCATE = heap.TRUNCATE
 HEAP_HOT_UPDATE = heap.HOT_UPDATE
 HEAP_CONFIRM = heap.CONFIRM
@@ -88,14 +88,11 @@ HEAP2_NEW_CID = heap2.NEW_CID
 XACT_INVALIDATIONS = xact.INVALIDATIONS
 RUNNING_XACTS = standby.RUNNING_XACTS
 INIT_PAGE = heap.INIT_PAGE
-INSERT_SPECULATIVE = heap.INSERT_IS_SPECULATIVE
-INSERT_NEW = heap.INSERT_CONTAINS_NEW_TUPLE
-UPDATE_OLD_TUPLE = heap.UPDATE_CONTAINS_OLD_TUPLE
-UPDATE_OLD_KEY = heap.UPDATE_CONTAINS_OLD_KEY
+INSERT_SPECULATIVE, INSERT_NEW = heap.INSERT_IS_SPECULATIVE, heap.INSERT_CONTAINS_NEW_TUPLE
+UPDATE_OLD_TUPLE, UPDATE_OLD_KEY = heap.UPDATE_CONTAINS_OLD_TUPLE, heap.UPDATE_CONTAINS_OLD_KEY
 UPDATE_NEW = heap.UPDATE_CONTAINS_NEW_TUPLE
 UPDATE_FROM_OLD = heap.UPDATE_PREFIX_FROM_OLD | heap.UPDATE_SUFFIX_FROM_OLD
-DELETE_OLD_TUPLE = heap.DELETE_CONTAINS_OLD_TUPLE
-DELETE_OLD_KEY = heap.DELETE_CONTAINS_OLD_KEY
+DELETE_OLD_TUPLE, DELETE_OLD_KEY = heap.DELETE_CONTAINS_OLD_TUPLE, heap.DELETE_CONTAINS_OLD_KEY
 DELETE_SUPER = heap.DELETE_IS_SUPER
 XACT_COMMIT = xact.COMMIT
 XACT_ABORT = xact.ABORT
@@ -133,9 +130,12 @@ class RowExtractor:
         self.pending = pending
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
-        self.xids = IntegerMap()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `pending` (the top-level one's)
+        self.xids = (
+            IntegerMap()
+        )  # xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, or a slot of `pending` (the top-level one's)
         self.files = IntegerMap()  # database and relfilenode to NO_ROWS or a relation version
         self.tablespaces = IntegerMap()  # of the same files
+        self.passed_files = IntegerMap()  # to the tablespace: files in which PASSED_OVER rows need no processing
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
         self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
         self.next_xid = 0  # 64 bits: above every xid that was read
@@ -209,6 +209,7 @@ class RowExtractor:
         """Forget all files."""
         self.files = IntegerMap()
         self.tablespaces = IntegerMap()
+        self.passed_files = IntegerMap()
 
     def forget_xids(self) -> None:
         """Forget all transactions."""
@@ -218,6 +219,10 @@ class RowExtractor:
         """Set a file's rows: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it (rows without tuples)."""
         self.files.put(db << 32 | rel, value)
         self.tablespaces.put(db << 32 | rel, spc)
+
+    def set_passed_file(self, spc: int, db: int, rel: int) -> None:
+        """Skip the rows of PASSED_OVER transactions in a file that is no catalog."""
+        self.passed_files.put(db << 32 | rel, spc)
 
     def set_xid_state(self, xid: int, state: int) -> None:
         """Set the state of a transaction or subtransaction."""
@@ -303,7 +308,7 @@ class RowExtractor:
 
         An unknown transaction has nothing to end.
         """
-        if state == XID_KNOWN:
+        if state in (XID_KNOWN, XID_PASSED_OVER):
             return 0
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
@@ -390,8 +395,9 @@ class RowExtractor:
             return 0
         key = self.db << 32 | self.rel
         known = self.files.get(key)
-        if known == 0 or self.tablespaces.get(key) != self.spc:
-            return 0
+        is_known = known != 0 and self.tablespaces.get(key) == self.spc
+        if not is_known or state == XID_PASSED_OVER:
+            return 1 if state == XID_PASSED_OVER and (is_known or self.passed_files.get(key) == self.spc) else 0
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
         if known == FILE_HAS_NO_ROWS or not changes_rows:
             return self.join()

@@ -174,6 +174,13 @@ class HeapChanges:
         if insert.flags & heap.INSERT_LAST_IN_MULTI:
             site.forget_chunks()
 
+    def pass_over(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
+        """Let the skimmer skip further rows of passed-over transactions in the file of a record."""
+        locator = record.blocks[0].locator
+        relation = catalog.resolve(locator, transaction.xid)
+        if relation is not None and _role_of(relation) is not _RowHandling.IGNORED:
+            self._skimmer.file_can_be_passed_over(locator)
+
     def decode_truncate(self, record: Record, transaction: OpenTransaction, databases: Databases) -> None:
         """Process a TRUNCATE: one item for each relation, including partitioned ones."""
         truncate = heap.parse_truncate(record)

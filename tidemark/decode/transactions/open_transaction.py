@@ -39,6 +39,7 @@ class OpenTransaction:
     first_lsn: Lsn
     rows: RowLog
     partial: bool = False
+    passed_over: bool = False  # partial, and its rows are skipped before they are read
     fault: CorruptWal | None = None  # the error that prevents its delivery, raised if it is requested
     gid: str | None = None  # of a prepared transaction
     schema: SchemaTracker | None = None  # set once it has changed a catalog

@@ -14,7 +14,16 @@ from functools import partial
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.transactions.committed_transaction import Ended
-from tidemark.decode.transactions.extract import FIRST_VERSION, KNOWN, NO_ROWS, NONE, ORDINARY, UNKNOWN, RowExtractor
+from tidemark.decode.transactions.extract import (
+    FIRST_VERSION,
+    KNOWN,
+    NO_ROWS,
+    NONE,
+    ORDINARY,
+    PASSED_OVER,
+    UNKNOWN,
+    RowExtractor,
+)
 from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.pending_rows import (
     BYTE_ENDS,
@@ -214,6 +223,10 @@ class Skimmer:
         """Mark a file whose rows are skipped."""
         self._set_file(locator, NO_ROWS)
 
+    def file_can_be_passed_over(self, locator: RelFileLocator) -> None:
+        """Mark a file in which rows of transactions that are passed over are skipped; others' rows are not."""
+        self._extractor.set_passed_file(locator.spc, locator.db, locator.rel)
+
     def _set_file(self, locator: RelFileLocator, value: int) -> None:
         if self._file_count >= FILES_MAX:
             self.forget_files()
@@ -227,6 +240,9 @@ class Skimmer:
 
     def set_state_of(self, xid: Xid, transaction: OpenTransaction) -> None:
         """Update the state of `xid` after one of its records."""
+        if transaction.passed_over:
+            self._extractor.set_xid_state(xid, PASSED_OVER)
+            return
         chunks = transaction.toast.get(xid)
         plain = transaction.is_kept and transaction.schema is None
         current = transaction.rows.versions is self._transactions.versions
@@ -236,7 +252,7 @@ class Skimmer:
     def set_aside(self, transaction: OpenTransaction) -> None:
         """Mark the whole transaction as not ordinary."""
         for xid in (transaction.xid, *transaction.children):
-            self._extractor.set_xid_state(xid, KNOWN)
+            self._extractor.set_xid_state(xid, PASSED_OVER if transaction.passed_over else KNOWN)
 
     def forget(self, xids: Iterable[Xid]) -> None:
         """Remove transactions or subtransactions that have ended."""

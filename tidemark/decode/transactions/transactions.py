@@ -172,6 +172,11 @@ class TransactionTable:
         """Add a transaction that began before the first record to be read, and that is never requested."""
         self.enter(xid, top_xid, first_lsn).partial = True
 
+    def pass_over(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
+        """Add a transaction that is never requested: its rows are skipped, but its catalog changes are not."""
+        transaction = self.enter(xid, top_xid, first_lsn)
+        transaction.partial = transaction.passed_over = True
+
     def enter_unseen(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
         """Add a transaction that began before the first record to be read and should end before the requested part."""
         transaction = self.enter(xid, top_xid, first_lsn)

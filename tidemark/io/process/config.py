@@ -134,6 +134,15 @@ class DeliverConfig:
 
 
 @dataclass(frozen=True)
+class PoisonConfig:
+    """Changes that a consumer cannot handle."""
+
+    policy: Literal["fail", "skip", "park"] = "fail"
+    parked_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 30)] = 64 << 20
+    in_a_row_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
+
+
+@dataclass(frozen=True)
 class OutboxConfig:
     """The durable queue for Spark."""
 
@@ -275,6 +284,7 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     types: TypesConfig = field(default_factory=TypesConfig)
     deliver: DeliverConfig = field(default_factory=DeliverConfig)
+    poison: PoisonConfig = field(default_factory=PoisonConfig)
     outbox: OutboxConfig = field(default_factory=OutboxConfig)
     reader: ReaderConfig = field(default_factory=ReaderConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)

@@ -20,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 from tidemark.engine.handover import Event
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.mode import Role, Stage
+from tidemark.model.poison import Poison
 from tidemark.wire.marker import Ignored, MarkerKind
 from tidemark.wire.state import ProcessEnd
 
@@ -62,6 +63,8 @@ JOURNAL_BYTES = "tidemark_journal_bytes_total"
 COPY_TABLES_LEFT = "tidemark_copy_tables_left"
 COPY_REFUSED = "tidemark_copy_tables_refused"
 COPY_ROWS = "tidemark_copy_rows_total"
+POISON = "tidemark_poison_changes_total"
+PARKED = "tidemark_parked_changes"
 RECOPIES_FAILED = "tidemark_recopies_failed_total"
 CONNECTED = "tidemark_node_connected"
 KERNEL_COMPILED = "tidemark_kernel_compiled"
@@ -91,6 +94,7 @@ READER_LABEL = "reader"
 NO_HEARTBEAT_S = -1.0
 NO_EXIT_CODE = -1.0  # for a process that was killed
 
+_POISON = (Poison.SKIP.value, Poison.PARK.value)
 _EVENTS = tuple(event.name for event in Event)
 _MARKERS = tuple(kind.value for kind in MarkerKind)
 _IGNORED = tuple(why.name for why in Ignored)
@@ -171,18 +175,17 @@ class EndsCollector(Collector):
         return (codes, times)
 
 
-class RefusedCollector(Collector):
-    """How many tables have a refused copy, read from the state at each scrape."""
+class StateCountCollector(Collector):
+    """A number that is read from the state at each scrape."""
 
-    def __init__(self, capture: str, registry: CollectorRegistry) -> None:
-        self._capture = capture
+    def __init__(self, name: str, description: str, capture: str, registry: CollectorRegistry) -> None:
+        self._name, self._description, self._capture = name, description, capture
         self.count: Callable[[], int] = int
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
         """Return the number."""
-        description = "Tables whose existing rows are not captured, because their copy was refused."
-        family = GaugeMetricFamily(COPY_REFUSED, description, labels=[CAPTURE_LABEL])
+        family = GaugeMetricFamily(self._name, self._description, labels=[CAPTURE_LABEL])
         family.add_metric([self._capture], self.count())
         return (family,)
 
@@ -221,7 +224,7 @@ class Metrics:
         self.received_lsn = self._gauge(RECEIVED_LSN, "End of the WAL received.")
         self.decoded_lsn = self._gauge(DECODED_LSN, "End of the WAL decoded.")
         self.delivered_lsn = self._gauge(DELIVERED_LSN, "Commit LSN up to which changes are delivered.")
-        self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all targets confirmed.")
+        self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all required targets confirmed.")
         self.deliverer_lsn = self._gauge(DELIVERER_LSN, "LSN of the marker from which a follower would begin; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node has flushed and that has not been decoded.")
         self.lag_seconds = self._spread(LAG_SECONDS, "Time from commit to delivery.", LAG_BUCKETS_S)
@@ -258,7 +261,16 @@ class Metrics:
         self._add_archive()
         self.ends = EndsCollector(capture)
         self.registry.register(self.ends)
-        self.refused = RefusedCollector(capture, self.registry)
+        self.refused = StateCountCollector(
+            COPY_REFUSED,
+            "Tables whose existing rows are not captured, because their copy was refused.",
+            capture,
+            self.registry,
+        )
+        self.parked = StateCountCollector(
+            PARKED, "Changes that a consumer could not handle, and that are parked.", capture, self.registry
+        )
+        self.poison = self._by(POISON, "Changes that were skipped or parked.", _POISON)
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,
             "Age of the last heartbeat of a process; -1 if it does not run.",
@@ -272,7 +284,7 @@ class Metrics:
         self.outbox_used = self._gauge(OUTBOX_USED, "Bytes in the outbox.")
         self.outbox_capacity = self._gauge(OUTBOX_CAPACITY, "Size limit of the outbox.")
         self.outbox_full = self._counter(OUTBOX_FULL, "Deliveries that waited for space in the outbox.")
-        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some reader has not confirmed.")
+        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some required reader has not confirmed.")
         self.reader_hold_max = self._gauge(READER_HOLD_MAX, "What a reader may hold before it lapses.")
         self.readers = ReadersCollector(self._capture, self.registry)
 

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -29,7 +29,8 @@ LOCK_FILE_BYTES = (READERS_MAX - 1) * 64 + 192  # lock.mdb: an entry for each re
 DATABASES_MAX = 32
 MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never the limit
 MAP_BYTES_MIN = 1 << 30
-DATABASES = ("state", "outbox", "schemas", "readers", "copies")
+DATABASES = ("state", "outbox", "schemas", "readers", "copies", "parked")
+ADDED = frozenset({"parked"})  # databases that a state of an earlier version does not have
 SHUT_S = 10.0  # for a write in progress in another thread; longer than the disk takes for one
 
 DAMAGED_HINT = (
@@ -152,7 +153,10 @@ class Environment:
                 made._guards.enter_context(guarded(made))
             with nullcontext() if read_only else opened.begin(write=True) as transaction:
                 for name in DATABASES:
-                    databases[name] = opened.open_db(name.encode(), txn=transaction, create=create)
+                    # A program that only reads leaves out what is missing.
+                    with suppress(*([lmdb.NotFoundError] if read_only and name in ADDED else [])):
+                        is_created = create or (name in ADDED and not read_only)
+                        databases[name] = opened.open_db(name.encode(), txn=transaction, create=is_created)
         except BaseException as error:
             made._shut()
             if isinstance(error, lmdb.Error):
@@ -194,6 +198,10 @@ class Environment:
     def heartbeat(self) -> HeartbeatFile:
         """The heartbeat file of the same state."""
         return self._heartbeat
+
+    def has_database(self, name: str) -> bool:
+        """Return whether one of `DATABASES` exists; see `ADDED`."""
+        return name in self._databases
 
     def database(self, name: str) -> LmdbDatabase:
         """Return the handle of one of `DATABASES`."""

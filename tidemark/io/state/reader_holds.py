@@ -33,10 +33,9 @@ def active_readers(readers: Readers) -> dict[str, Reader]:
     return {name: reader for name, reader in readers.items() if not reader.is_lapsed}
 
 
-def counted_readers(readers: Readers) -> dict[str, Reader]:
-    """Return the readers that count for the confirmed position: the required ones; without any, all active ones."""
-    active = active_readers(readers)
-    return {name: reader for name, reader in active.items() if reader.is_required} or active
+def required_readers(readers: Readers) -> dict[str, Reader]:
+    """Return the readers that count for the confirmed position; without any, confirmed follows delivered."""
+    return {name: reader for name, reader in active_readers(readers).items() if reader.is_required}
 
 
 def held_bytes(readers: Readers, ledger: OutboxLedger) -> dict[str, int]:

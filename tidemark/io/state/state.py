@@ -92,6 +92,12 @@ class StateStore(OpenedState):
             raise
         return cls(environment, scope, found)
 
+    @contextmanager
+    def reading(self) -> Iterator[StateTransaction]:
+        """Run one transaction that only reads."""
+        with self.environment.read() as transaction:
+            yield self._inside(transaction)
+
     def view(self) -> StateView:
         """Read all small values in one transaction."""
         with self.environment.read() as transaction:

@@ -16,10 +16,10 @@ from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.reader_holds import (
     active_readers,
     applied_by_awaited,
-    counted_readers,
     hold_bytes_max,
     lapsing,
     mark_bytes,
+    required_readers,
 )
 from tidemark.io.state.schema_values import encode_schema
 from tidemark.io.state.state_views import StateMarks, StateView
@@ -188,6 +188,25 @@ class StateTransaction:
         """Delete a named value."""
         self._transaction.delete(named(self._scope, key.name), db=self._environment.database("state"))
 
+    def stored(self, name: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys without their scope, and values, of one of LMDB's databases, in order; `start`: of the keys."""
+        if not self._environment.has_database(name):
+            return
+        scope, prefix = len(self._scope.prefix), self._scope.prefix + start
+        with self._transaction.cursor(self._environment.database(name)) as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                yield cursor.key()[scope:], cursor.value()
+                more = cursor.next()
+
+    def store(self, name: str, key: bytes, value: bytes | None) -> None:
+        """Store a value in one of LMDB's databases, or delete it: for modules with their own form of values."""
+        database = self._environment.database(name)
+        if value is None:
+            self._transaction.delete(self._scope.prefix + key, db=database)
+        else:
+            self._transaction.put(self._scope.prefix + key, value, db=database)
+
     @property
     def outbox(self) -> OutboxTable:
         """The outbox in this transaction."""
@@ -223,34 +242,43 @@ class StateTransaction:
         active = active_readers(readers)
         if not active:
             return ledger
-        applied = min(reader.applied for reader in counted_readers(readers).values())
+        self._move_confirmed(ledger, required_readers(readers))
+        trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in active.values()))
+        if trimmed != ledger:
+            self.put(LEDGER, trimmed)
+        return trimmed
+
+    def _move_confirmed(self, ledger: OutboxLedger, required: Mapping[str, Reader]) -> None:
+        if not required:
+            return
+        applied = min(reader.applied for reader in required.values())
         confirmed = self.confirmed()
         if applied > (confirmed.sequence if confirmed else ledger.trimmed):
             header = self.outbox.header(applied)
             if header is None or not header.ends_group:
                 raise StateError(f"readers confirmed {applied}, which is not the end of a group in the outbox")
             self.put(CONFIRMED, Watermark(header.pointer, applied, header.commit_time_us))
-        trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in active.values()))
-        if trimmed != ledger:
-            self.put(LEDGER, trimmed)
-        return trimmed
 
     def delivered(self) -> Watermark | None:
         """Return the delivered watermark; damaged: derived from the outbox's last value."""
         return self._derived(DELIVERED)
 
     def confirmed(self) -> Watermark | None:
-        """Return what all readers have confirmed; damaged: derived from the readers."""
+        """Return what all required readers have confirmed; damaged: derived from them."""
         try:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            counted = counted_readers(readers).values()
+            counted = required_readers(readers).values()
             applied = min((reader.applied for reader in counted), default=NO_SEQUENCE)
             header = self.outbox.header(applied)
             if damaged or header is None:
                 raise
             return Watermark(header.pointer, applied, header.commit_time_us)
+
+    def counted(self) -> Watermark | None:
+        """Return the confirmed watermark; without required readers, the delivered one."""
+        return self.confirmed() if required_readers(self.readers()[0]) else self.delivered()
 
     def ledger(self) -> OutboxLedger:
         """Return the ledger of the outbox; damaged: counted again."""
@@ -437,7 +465,7 @@ class StateTransaction:
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()
-        counted = counted_readers(readers).values()
+        counted = required_readers(readers).values()
         return bool(counted) and not damaged and min(reader.applied for reader in counted) >= head
 
     def _lapse(self, name: str, reader: Reader) -> Reader:
@@ -488,12 +516,7 @@ class StateTransaction:
         return version
 
     def _named(self, database: str) -> Iterator[tuple[str, bytes]]:
-        prefix = self._scope.prefix
-        with self._transaction.cursor(self._environment.database(database)) as cursor:
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                yield cursor.key()[len(prefix) :].decode(), cursor.value()
-                more = cursor.next()
+        return ((key.decode(), value) for key, value in self.stored(database))
 
 
 def _table_key(name: str) -> tuple[Oid, Oid]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from tidemark.io.state.reader_holds import active_readers
+from tidemark.io.state.reader_holds import required_readers
 from tidemark.model.incarnation import Extent
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Role, Stage
@@ -65,12 +65,12 @@ class StateMarks:
 
     @property
     def horizon(self) -> Watermark | None:
-        """The confirmed watermark; without active readers, the delivered one (docs/design/positions.md).
+        """The confirmed watermark; without required readers, the delivered one (docs/design/positions.md).
 
         A follower's readers have nothing to confirm: its delivered pointer is what the deliverer's readers have
         confirmed. After a rewind the restart LSN may be lower than that of the confirmed dead branch.
         """
-        if not active_readers(self.readers) or self.stage is Stage.FOLLOWER:
+        if not required_readers(self.readers) or self.stage is Stage.FOLLOWER:
             return self.delivered
         if self.confirmed is None or self.delivered is None:
             return self.confirmed

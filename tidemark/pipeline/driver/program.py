@@ -35,12 +35,14 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
+from tidemark.pipeline.driver.delta_landing import DeltaLanding
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.lake_epoch import hold_lake
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, Settings, full_disks
+from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
+from tidemark.pipeline.driver.settings import Settings
 from tidemark.pipeline.driver.store_wait import StoreWait, when_store_answers
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.storage.stores import is_remote, open_lake
@@ -99,16 +101,14 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         _serve_metrics(given, folder, metrics, stack, log)
         store_wait = StoreWait(root, metrics.store_wait_seconds, log)
         holding = partial(hold_lake, root, outbox.identity, folder.root, given.reader, keys)
-        disk = folder.root if is_remote(root) else Path(root)
-        hold = when_store_answers(partial(opened, holding, disk), store_wait, stop, once=given.once)
+        opening = partial(opened, holding, folder.root if is_remote(root) else Path(root))
+        hold = when_store_answers(opening, store_wait, stop, once=given.once)
         if hold is None:
             return
         if hold.beside is not None:
             log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
         when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
-        half = outbox.identity.outbox_bytes_max // 2
-        if given.batch_bytes > half and given.batch_bytes != BATCH_BYTES:
-            log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
+        _check_batch_bytes(given, outbox, log)
         checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
         progress = PipelineProgress(metrics, log, folder, given.reader, root)
         settings = Settings(
@@ -125,9 +125,12 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             given.log_keep_s,
             given.paused_bytes,
         )
-        making = partial(Pipeline, settings, outbox, metrics, progress, log, hold=hold)
-        pipeline = when_store_answers(making, store_wait, stop, once=given.once)
-        if pipeline is None or not wait_for_master(given.master, stop, log, once=given.once):
+        opening_lake = partial(DeltaLanding, settings, outbox, progress, log)
+        landing = when_store_answers(opening_lake, store_wait, stop, once=given.once)
+        if landing is None:
+            return
+        pipeline = Pipeline(settings, outbox, landing, progress, log, hold=hold)
+        if not wait_for_master(given.master, stop, log, once=given.once):
             return
         local = given.master.startswith("local") and "://" not in checkpoint
         try:
@@ -147,6 +150,22 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         run.reason = _reason(stop)
 
 
+def _serve_metrics(
+    given: argparse.Namespace, folder: StateFolder, metrics: PipelineMetrics, stack: ExitStack, log: Log
+) -> None:
+    port = metrics_port(given, folder)
+    if port is not None:
+        server = MetricsServer(metrics, given.metrics_host, port)
+        stack.callback(server.close)
+        log.info("metrics served", host=given.metrics_host, port=server.port)
+
+
+def _check_batch_bytes(given: argparse.Namespace, outbox: OutboxReader, log: Log) -> None:
+    half = outbox.identity.outbox_bytes_max // 2
+    if given.batch_bytes > half and given.batch_bytes != BATCH_BYTES:
+        log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
+
+
 def with_store_options(config: LakeConfig, given: argparse.Namespace) -> LakeConfig:
     """Return the settings of the lake with the options of its object store from the command line."""
     options = {
@@ -157,16 +176,6 @@ def with_store_options(config: LakeConfig, given: argparse.Namespace) -> LakeCon
         and str(local_path(given.store_credentials_file, "--store-credentials-file").absolute()),
     }
     return replace(config, **{name: value for name, value in options.items() if value})
-
-
-def _serve_metrics(
-    given: argparse.Namespace, folder: StateFolder, metrics: PipelineMetrics, stack: ExitStack, log: Log
-) -> None:
-    port = metrics_port(given, folder)
-    if port is not None:
-        server = MetricsServer(metrics, given.metrics_host, port)
-        stack.callback(server.close)
-        log.info("metrics served", host=given.metrics_host, port=server.port)
 
 
 def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession:
@@ -251,9 +260,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--state", required=True, help="the state folder of the capture")
-    parser.add_argument(
-        "--lake", required=True, help="folder of the tables, or s3://BUCKET/PREFIX; created if it is missing"
-    )
+    parser.add_argument("--lake", required=True, help="folder of the tables, created if missing, or s3://BUCKET/PREFIX")
     parser.add_argument("--config", help="the configuration of the capture, of which [lake] is used")
     parser.add_argument("--store-endpoint", help="URL of the object store (default: lake.store_endpoint)")
     parser.add_argument("--store-region", help="region of the bucket (default: lake.store_region)")

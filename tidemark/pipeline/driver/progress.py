@@ -23,7 +23,9 @@ from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.driver.feed import Feed
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.lake.faults import Fault, FaultKind
-from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+
+Tables = Mapping[TableId, TablePosition]
 
 LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
 REPORT_INTERVAL_S = 5.0
@@ -78,7 +80,7 @@ class PipelineProgress:
         self._newest_us = 0  # when the newest row was committed at the source
         self._reported_at_s = float("-inf")
 
-    def landed(self, feed: Feed, positions: Positions, head: Sequence, seconds: float) -> None:
+    def landed(self, feed: Feed, tables: Tables, head: Sequence, seconds: float) -> None:
         """Record that a batch is in the lake."""
         now_us = self._clock.wall_us()
         self.batches += 1
@@ -93,10 +95,10 @@ class PipelineProgress:
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
         self._measure_newest_row(feed)
-        self.count_tables(positions)
+        self.count_tables(tables)
         metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
-        self._report(feed, positions, head, now_us)
+        self._report(feed, tables, head, now_us)
 
     def _measure_newest_row(self, feed: Feed) -> None:
         """Measure its age at each scrape, so that a pipeline that hangs shows a growing one."""
@@ -107,19 +109,19 @@ class PipelineProgress:
     def _newest_row_lag_s(self) -> float:
         return max(0.0, (self._clock.wall_us() - self._newest_us) / USECS_PER_SECOND)
 
-    def count_tables(self, positions: Positions) -> None:
+    def count_tables(self, tables: Tables) -> None:
         """Set the metrics of the tables."""
-        metrics, tables = self.metrics, positions.tables.values()
-        states = Counter(table.state for table in tables)
+        metrics, present = self.metrics, tables.values()
+        states = Counter(table.state for table in present)
         metrics.tables.set(states.total())
         metrics.tables_blocked.set(states[TableState.BLOCKED])
         metrics.tables_stale.set(states[TableState.STALE])
         metrics.tables_stopped.set(states[TableState.STOPPED])
         metrics.tables_diverged.set(states[TableState.DIVERGED])
-        paused = (any(fault.kind is FaultKind.PAUSED for _, fault in faults_of(table)) for table in tables)
+        paused = (any(fault.kind is FaultKind.PAUSED for _, fault in faults_of(table)) for table in present)
         metrics.tables_paused.set(sum(paused))  # a dropped table may be paused as well
 
-    def _report(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
+    def _report(self, feed: Feed, tables: Tables, head: Sequence, now_us: int) -> None:
         lags = sorted(self._lags_s)
         content = ProgressFile(
             pid=os.getpid(),
@@ -132,9 +134,9 @@ class PipelineProgress:
             lsn=format_lsn(feed.commit_lsn),
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
-            tables=len(positions.tables),
-            faults=_fault_list(positions),
-            stale=_stale_names(positions),
+            tables=len(tables),
+            faults=_fault_list(tables),
+            stale=_stale_names(tables),
             updated_at_us=now_us,
         )
         self._write(asdict(content))
@@ -146,13 +148,13 @@ class PipelineProgress:
             fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
-    def record_tables(self, positions: Positions) -> None:
+    def record_tables(self, tables: Tables) -> None:
         """Record the tables of a lake that was opened, or changed between two batches."""
-        self.count_tables(positions)
+        self.count_tables(tables)
         with suppress(OSError, ValueError, StateFull):
             content = json.loads(self._file.read_bytes())
-            tables = {"faults": _fault_list(positions), "stale": _stale_names(positions)}
-            self._write({**content, **tables, "updated_at_us": self._clock.wall_us()})
+            lists = {"faults": _fault_list(tables), "stale": _stale_names(tables)}
+            self._write({**content, **lists, "updated_at_us": self._clock.wall_us()})
 
     def record_disk_wait(self, reason: str) -> None:
         """Write into the file, if it exists and the disk has space, why the pipeline waits; "": it does not wait."""
@@ -194,13 +196,12 @@ def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, s
     }
 
 
-def _fault_list(positions: Positions) -> list[dict[str, str]]:
-    tables = positions.tables.values()
-    return [fault_fields(table, name, fault) for table in tables for name, fault in faults_of(table)]
+def _fault_list(tables: Tables) -> list[dict[str, str]]:
+    return [fault_fields(table, name, fault) for table in tables.values() for name, fault in faults_of(table)]
 
 
-def _stale_names(positions: Positions) -> list[str]:
-    return [table.qualified_name for table in positions.tables.values() if table.state is TableState.STALE]
+def _stale_names(tables: Tables) -> list[str]:
+    return [table.qualified_name for table in tables.values() if table.state is TableState.STALE]
 
 
 def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:

@@ -8,8 +8,6 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -17,39 +15,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemark.engine.selection import Selection
 from tidemark.io.host.disk import StateFull, is_full
-from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
-from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
-from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
-from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, TidemarkError
-from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
-from tidemark.pipeline.driver.deferred_replicas import DeferredReplicas
+from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.executors import ExecutorWatch
-from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.lake_epoch import LakeHold
-from tidemark.pipeline.driver.maintenance import Maintenance
-from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.paused_tables import PausedTables
+from tidemark.pipeline.driver.landing import LakePositions, Landing, contains
 from tidemark.pipeline.driver.portions import feeds
-from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
+from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
-from tidemark.pipeline.driver.settings_check import check_settings, check_source, unmatched_patterns
+from tidemark.pipeline.driver.settings import Settings
 from tidemark.pipeline.driver.store_wait import StoreWait
-from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
-from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
-from tidemark.pipeline.lake.table_locks import TableLocks
-from tidemark.pipeline.sinks.sinks import Lake
-from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT
@@ -65,7 +47,6 @@ RESTARTS_MAX = 5  # in a row, without a batch between them
 LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
 BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
-PAUSED_SHARE = 4  # paused tables may keep a quarter of the outbox
 _RETRIED = (LakeFailed, StoreUnavailable, TableFenced)
 FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
 
@@ -76,30 +57,6 @@ class QueryFailed(ConsumerFailed):
     hint = "see Spark's own log; the lake is unchanged, and a restart continues from its positions"
 
 
-class PausedBytesTooLarge(ConfigError):
-    """`--paused-bytes` would let paused tables fill the outbox."""
-
-    hint = "a batch needs up to half of the outbox, and new changes need the rest: lower --paused-bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of a pipeline."""
-
-    state: Path
-    lake: str
-    checkpoint: str
-    reader: str
-    batch_bytes: int
-    shared_with_group: bool
-    once: bool  # stop at the present end of the outbox
-    master: str = "local"
-    lake_config: LakeConfig = DEFAULT_LAKE
-    selection: Selection = field(default_factory=Selection)
-    log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
-    paused_bytes: int | None = None  # that the outbox keeps for paused tables; None: `PAUSED_SHARE` of it
-
-
 class Pipeline:
     """One pipeline on one Spark session."""
 
@@ -107,7 +64,7 @@ class Pipeline:
         self,
         settings: Settings,
         outbox: OutboxReader,
-        metrics: PipelineMetrics,
+        landing: Landing,
         progress: PipelineProgress,
         log: Log,
         *,
@@ -117,26 +74,11 @@ class Pipeline:
         self._settings = settings
         self._hold = hold
         self._outbox = outbox
-        folder = StateFolder(settings.state, settings.shared_with_group)
-        self._databases = CapturedDatabases(outbox)
-        self._metrics = metrics
+        self._metrics = metrics = progress.metrics
         self._progress = progress
         self._log = log
         self._stop = threading.Event()  # replaced by the caller's in `run`
-        self._locks = TableLocks()
-        kept_bytes = paused_bytes(settings, outbox)
-        self._paused = PausedTables(outbox, settings.state, settings.reader, kept_bytes)
-        self._deferred = DeferredReplicas(outbox, kept_bytes)
-        self._lake = self._open_lake()
-        self._paused.close_old_requests(self._lake)
-        tables = self._lake.positions.tables
-        report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
-        check_settings(settings.lake_config, settings.lake, tables.values())
-        check_source(settings.lake_config, settings.selection, folder, tables.keys(), log)
-        for pattern in unmatched_patterns(settings.lake_config, tables.values()):
-            log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
-        cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
-        self._maintenance = Maintenance(settings.lake_config, self._locks, cleanup, metrics, log)
+        self._landing = landing
         self._outbox_id = outbox.outbox_id  # when the query started
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
         self._in_batch = threading.Lock()
@@ -148,11 +90,10 @@ class Pipeline:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
         self._stop = stop
         self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
-        with self._maintenance.running():
+        with self._landing.maintained():
             self._run_queries(spark, stop)
         if self._settings.once:
-            self._maintenance.complete(stop.is_set)
-            self._record_maintenance()
+            self._landing.complete_maintenance(stop.is_set)
 
     def _run_queries(self, spark: SparkSession, stop: threading.Event) -> None:
         failed = 0
@@ -163,7 +104,7 @@ class Pipeline:
             self._failure = None
             batches = self._progress.batches
             try:
-                self._lake = self._open_lake()
+                self._landing.open(stop.is_set)
                 self._run_query(spark, stop)
             except (PySparkException, Py4JError, OSError, StateFull, *_RETRIED) as error:
                 if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as this process
@@ -226,29 +167,6 @@ class Pipeline:
         is_finished = self._in_batch.acquire(timeout=BATCH_S_MAX)
         self._log.info("spark ended during the stop", is_batch_finished=is_finished, **describe_error(error))
 
-    def _open_lake(self) -> Lake:
-        databases = self._databases
-        shapes = partial(shape_of, types=databases.types)
-        identity = self._outbox.identity
-        lake = Lake(
-            self._settings.lake,
-            identity,
-            shapes,
-            constants_of,
-            databases,
-            dialects=databases.dialects,
-            keep_hours=keep_hours(self._settings.log_keep_s),
-            accepted=partial(accepted_breaks, self._settings.state, self._settings.reader),
-            is_over=self._stop.is_set,
-            config=self._settings.lake_config,
-            locks=self._locks,
-        )
-        if lake.positions.foreign_change:
-            change = lake.positions.foreign_change
-            self._log.warning("another writer changed the positions table; ignoring its change", change=change)
-        self._progress.record_tables(lake.positions)
-        return lake
-
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         while not stop.is_set() and self._resume(merges=False):
             notify(ALIVE)
@@ -276,30 +194,27 @@ class Pipeline:
             notify(ALIVE)
 
     def _resume(self, *, merges: bool = True, is_end: bool = False) -> bool:
-        """Let tables that are behind catch up by one slice, between two batches; return whether there was one.
-
-        These are the resumed tables; without one, with `merges`, a deferred replica that is due. At the end each is.
-        """
-        lake = self._lake
-        if not (lake.paused or lake.deferred) or not self._in_batch.acquire(timeout=POLL_S):
+        """Let tables that are behind catch up by one slice, between two batches; return whether there was one."""
+        if not self._landing.is_behind or not self._in_batch.acquire(timeout=POLL_S):
             return False
         try:
-            before = lake.positions.tables
-            is_resumed = self._paused.resume(lake, lambda: self._progress.record_tables(lake.positions))
-            if not is_resumed and not (merges and self._deferred.merge(lake, all_of_them=is_end)):
-                return False
-            report_changes(self._log, before, self._lake.positions.tables)
-            self._confirm(NO_SEQUENCE)
-            self._report_written()
-            return True
+            return self._landing.catch_up(merges=merges, is_end=is_end)
         finally:
             self._in_batch.release()
+
+    def _record_maintenance(self) -> None:
+        """Record the results of maintenance, if no batch does."""
+        if self._in_batch.acquire(blocking=False):
+            try:
+                self._landing.record_maintenance()
+            finally:
+                self._in_batch.release()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
         self._outbox_id = self._outbox.outbox_id
-        start = starting_sequence(self._lake.positions, self._outbox)
-        lake = self._lake.positions.lake_id()  # a checkpoint belongs to one lake, and a state may serve two
+        start = starting_sequence(self._landing.positions, self._outbox)
+        lake = self._landing.positions.lake_id()  # a checkpoint belongs to one lake, and a state may serve two
         register_source(spark)
         self._log.info("query starts", lake=settings.lake, outbox=self._outbox_id, after=start)
         rows = (
@@ -329,66 +244,22 @@ class Pipeline:
                 raise
 
     def _land(self, rows: DataFrame) -> None:
+        landing = self._landing
         replayable: Sequence | None = None  # start of the batch: Spark replays a batch only as a whole
         started = time.monotonic()
         for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
             replayable = feed.after if replayable is None else replayable
             # NB: a replay contains portions written before the failed one; they are no progress.
-            if self._contains(feed):
-                self._confirm(replayable)
+            if contains(landing.positions, feed):
+                landing.confirm(replayable)
                 continue
-            were_paused = set(self._lake.paused)
-            self._land_portion(feed, replayable)
-            self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
-            if were_paused - self._lake.paused.keys():
-                self._paused.close_old_requests(self._lake)
-            self._report_written()
+            if self._hold is not None:
+                self._hold.check()
+            landing.land(feed, replayable)
+            self._progress.landed(feed, landing.positions.tables, self._outbox.head(), time.monotonic() - started)
+            landing.end_portion()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write
-
-    def _report_written(self) -> None:
-        self._maintenance.report(self._lake.written, self._lake.upkeep)
-
-    def _take_maintenance(self) -> bool:
-        results = self._maintenance.take_results()
-        if results is not None:
-            self._lake.record_maintenance(results.committed, results.damaged)
-        return results is not None
-
-    def _record_maintenance(self) -> None:
-        """Record the results of maintenance in `_positions`, if no batch does."""
-        if self._in_batch.acquire(blocking=False):
-            try:
-                if self._take_maintenance():
-                    self._lake.refresh()
-                    self._report_written()
-            finally:
-                self._in_batch.release()
-
-    def _contains(self, feed: Feed) -> bool:
-        """Return whether the lake contains all of a portion."""
-        positions, batch = self._lake.positions, feed.lake_batch
-        return positions.outbox == batch.outbox and batch.end <= positions.applied.sequence
-
-    def _land_portion(self, feed: Feed, replayable: Sequence) -> None:
-        if self._hold is not None:
-            self._hold.check()
-        outbox, lake, reader = self._outbox, self._lake, self._settings.reader
-        applied = lake.positions.applied
-        check_joins(feed, applied, lake.positions.outbox)
-        known = lake.contained if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
-        outbox.confirm(reader, known, replayable)
-        before = lake.positions.tables
-        self._paused.give_up_oldest(lake)
-        self._paused.resume_copied(lake, feed.lake_batch.items)
-        self._take_maintenance()
-        lake.apply(feed.lake_batch)
-        report_changes(self._log, before, lake.positions.tables)
-        self._confirm(replayable)
-
-    def _confirm(self, replayable: Sequence) -> None:
-        self._outbox.confirm(self._settings.reader, self._lake.contained, replayable)
-        passed(Failpoint.CONFIRMED)
 
     def _judge(self, error: Exception, failed: int) -> None:
         """Return if the query may be retried; otherwise raise the error that ends the pipeline."""
@@ -408,16 +279,6 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
-
-
-def paused_bytes(settings: Settings, outbox: OutboxReader) -> int:
-    """Return how many bytes the outbox keeps for paused tables; raise `PausedBytesTooLarge`."""
-    most = outbox.outbox_bytes_max // PAUSED_SHARE
-    if settings.paused_bytes is not None and settings.paused_bytes > most:
-        raise PausedBytesTooLarge(
-            f"--paused-bytes is {settings.paused_bytes}: at most {most}, a quarter of outbox.bytes_max"
-        )
-    return most if settings.paused_bytes is None else settings.paused_bytes
 
 
 def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
@@ -446,7 +307,7 @@ def register_source(spark: SparkSession) -> None:
             raise
 
 
-def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
+def starting_sequence(positions: LakePositions, outbox: OutboxReader) -> Sequence:
     """Return the sequence after which a query without a checkpoint starts: the lake's applied sequence.
 
     An outbox that is new to the lake starts at its beginning; changes that the lake contains are skipped by position. A

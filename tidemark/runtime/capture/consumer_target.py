@@ -17,16 +17,17 @@ from math import inf
 from typing import NamedTuple
 
 from tidemark.decode.transactions.committed_run import commit_times_us
-from tidemark.engine.ports import GroupConsumer
+from tidemark.engine.ports import GroupConsumer, PoisonConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.change import ChangeBatch, ChangeGroup, Op, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
@@ -36,7 +37,7 @@ from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
-from tidemark.wire.state import CONFIRMED
+from tidemark.wire.state import BEGINNING, CONFIRMED
 from tidemark.wire.values import EncodedGroup
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
@@ -82,6 +83,7 @@ class ConsumerTarget:
     ) -> None:
         """`liveness`: the watch on the consumer; it ends before the consumer. `retry`: how often it may fail."""
         self._consumer = consumer
+        self._isolating = consumer if isinstance(consumer, PoisonConsumer) else None
         self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
         self._epoch = epoch
@@ -109,6 +111,7 @@ class ConsumerTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group until the consumer has accepted it and its confirmations are within the bound."""
+        self._retry_parked()
         self._offer_until_accepted(_Offered(group))
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
@@ -119,15 +122,17 @@ class ConsumerTarget:
             # An offered generation is used up: after a kill before its confirmation, the next one is greater.
             with self._store.transaction(self._epoch) as transaction:
                 transaction.put_copy(*progress)
+                self._drop_parked(transaction, progress)
         self._offer_until_accepted(_Offered(replace(group, last=start), progress))
         self._confirming.wait()  # the progress of the copy is read from the state
 
     def idle(self) -> bool:
         """Poll for a confirmation of accepted groups."""
         self._confirming.check()
-        if self._accepted:
+        is_waiting = self._retry_parked()
+        if self._accepted or is_waiting:
             self._offer()
-        return bool(self._accepted)
+        return bool(self._accepted) or is_waiting
 
     def close(self) -> None:
         """Revoke the partition, make all confirmations so far durable, and stop the consumer."""
@@ -205,6 +210,9 @@ class ConsumerTarget:
         is_transient = isinstance(error, ConsumerRaised) or error.disposition is Disposition.RETRY
         delay_s = self._retry.failed(self._clock.monotonic_s()) if is_transient else None
         if delay_s is None:
+            if self._isolates(error):
+                self._retry.succeeded()
+                return
             raise error
         self._metrics.errors.inc()
         self._log.warning(
@@ -212,6 +220,30 @@ class ConsumerTarget:
         )
         if self._stopping.wait(delay_s):
             raise Stopped from error
+
+    def _isolates(self, error: TidemarkError) -> bool:
+        """Let the consumer leave a change out that it cannot handle; return whether it goes on."""
+        cause = error.__cause__ if isinstance(error, ConsumerRaised) else error
+        if self._isolating is None or not isinstance(cause, Exception):
+            return False
+        with self._liveness.calling("isolate"):
+            return self._isolating.isolate(cause)
+
+    def _retry_parked(self) -> bool:
+        """Let the consumer process parked changes again; return whether it has yet to confirm one."""
+        if self._isolating is None:
+            return False
+        with self._liveness.calling("retry_parked"):
+            return self._isolating.retry_parked()
+
+    def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep) -> None:
+        """Drop parked rows of the generation before: all rows of the table come again."""
+        database, relation, _ = copied
+        beginning = transaction.get(BEGINNING)
+        names = beginning.databases if beginning is not None else {}
+        dropped = ParkedTable(transaction).drop_of(names.get(database, str(database)), relation, Op.COPY.value)
+        if dropped:
+            self._log.info("parked rows of a copy that begins again are dropped", relation=relation, count=dropped)
 
     def _confirm(self, answer: bool | ChangeGroup | None) -> bool:  # noqa: FBT001 - the answer of a consumer
         """Confirm what the consumer's answer names; return whether that is anything."""

@@ -18,13 +18,13 @@ from tidemark.io.host.disk import StateFull
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
-from tidemark.io.state.reader_holds import active_readers, counted_readers
+from tidemark.io.state.reader_holds import active_readers, required_readers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Oid, format_lsn
-from tidemark.model.position import Epoch
+from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.outbox import encode_group
@@ -123,8 +123,8 @@ class OutboxTarget:
         """Move the confirmed pointer and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
         marks = self._store.marks()
-        active, counted = active_readers(marks.readers).values(), counted_readers(marks.readers).values()
-        held = min((reader.applied for reader in counted), default=marks.ledger.trimmed)
+        active, required = active_readers(marks.readers).values(), required_readers(marks.readers).values()
+        held = min((reader.applied for reader in required), default=NO_SEQUENCE)
         trimmable = min((reader.trimmable for reader in active), default=marks.ledger.trimmed)
         has_confirmed = trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0)
         if has_confirmed:
@@ -145,7 +145,7 @@ class OutboxTarget:
                     transaction.apply_confirmations(self._hold_bytes, encoded.byte_count)
                     delivered = transaction.deliver(encoded)
                     extra_writes(transaction)
-                    ledger, confirmed = transaction.ledger(), transaction.confirmed()
+                    ledger, confirmed = transaction.ledger(), transaction.counted()
             except StateFull as full:
                 self._wait_for_space(full, encoded.byte_count, wait_s)
                 wait_s = min(SPACE_WAIT_MAX_S, wait_s * 2)
@@ -171,7 +171,7 @@ class OutboxTarget:
     def _apply_confirmations(self, wanted_bytes: int = 0) -> None:
         with self._store.transaction(self._epoch) as transaction:
             ledger = transaction.apply_confirmations(self._hold_bytes, wanted_bytes)
-            confirmed = transaction.confirmed()
+            confirmed = transaction.counted()
         self._report_lapsed(transaction)
         self._report(ledger, confirmed)
 
@@ -188,7 +188,9 @@ class OutboxTarget:
     def _report(self, ledger: OutboxLedger, confirmed: Watermark | None) -> None:
         self._metrics.outbox_used.set(ledger.byte_count)
         self._metrics.reader_lag.set(ledger.head - (confirmed.sequence if confirmed else ledger.trimmed))
-        if confirmed is not None and self._progress.confirmed != confirmed.pointer:
+        known = self._progress.confirmed
+        # NB: the first required reader begins before what the outbox had confirmed.
+        if confirmed is not None and (known is None or confirmed.pointer.position >= known.position):
             self._progress.confirm(confirmed.pointer)
 
     def _clear_stale_readers(self) -> None:

@@ -10,7 +10,7 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.process.config import Config, DeliverConfig, RetryConfig
+from tidemark.io.process.config import Config, DeliverConfig, PoisonConfig, RetryConfig
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
@@ -28,6 +28,7 @@ from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.plugins.plugins import Plugins, built_in
+from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 
 SelectedVersions = Callable[[], Iterable[tuple[str, Relation]]]  # the selected tables, with their databases
 
@@ -42,6 +43,7 @@ class TargetSettings:
     copying: bool  # existing rows are copied
     unmarked_bytes_max: int  # while it follows
     plugins: Plugins
+    poison: PoisonConfig
     hold_bytes: int = 0  # of the outbox, that a reader may hold; 0: the default
 
     @classmethod
@@ -54,6 +56,7 @@ class TargetSettings:
             config.copy.enabled,
             config.standby.unmarked_bytes_max,
             plugins or built_in(config.deliver.consumer),
+            config.poison,
             config.reader.hold_bytes,
         )
 
@@ -103,8 +106,15 @@ class TargetMaker:
         if plugins.transforms:
             transforms.check(tables(), keeps_tables=plugins.make_consumer is None)
         if plugins.make_consumer is not None:
-            plugin = plugins.make_consumer()
-            return self._own(PluginConsumer(plugin, transforms, plugins.serializer, SystemClock()))
+            own = PluginConsumer(
+                plugins.make_consumer(),
+                transforms,
+                plugins.serializer,
+                SystemClock(),
+                poison=PoisonHandling.of(self.settings.poison, self.context, self.epoch),
+                retries=ParkedRetries(self.context, self.epoch),
+            )
+            return self._own(own)
         target, liveness = (
             (self._outbox(), None) if self.settings.fills_outbox else self._own(_built_in(self.settings.deliver, names))
         )

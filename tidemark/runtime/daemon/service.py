@@ -16,6 +16,7 @@ import click
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log
+from tidemark.io.parked.parked_table import parked_ledger
 from tidemark.io.process.config import Config, load_config
 from tidemark.io.process.control import ControlServer
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allows
@@ -46,6 +47,7 @@ from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.runtime.plugins.plugin_uses import record_plugins
 from tidemark.runtime.plugins.plugins import Plugins, load_plugins
+from tidemark.runtime.plugins.poison_handling import PoisonPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.recopies import REFUSED_HINT
@@ -102,7 +104,7 @@ def _serve(
     role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, plugins: Plugins, moved: bool
 ) -> None:
     """Run until a signal, a `stop` command or an error; raise the error."""
-    arm_from_environment(HandoverPoint, WritePoint)
+    arm_from_environment(HandoverPoint, PoisonPoint, WritePoint)
     slot = Slot[role.name]
     port = config.metrics.port if role is Role.SIDECAR else config.metrics.archiver_port
     with ExitStack() as stack:
@@ -119,6 +121,7 @@ def _serve(
         metrics = Metrics(store.identity.capture)
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
+        metrics.parked.count = lambda: parked_ledger(store).count
         metrics.readers.read_held = lambda: _held_by_readers(store)
         metrics.reader_hold_max.set(hold_bytes_max(store.identity, config.reader.hold_bytes))
         metrics.kernel_compiled.set(kernels_are_compiled())

@@ -1,37 +1,62 @@
 """A plug-in as a consumer of groups: groups become batches, with transforms and a serializer records of batches."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tidemark.engine.batch import Batch
+from tidemark.engine.poison import CallPart, CallParts, PartItem
 from tidemark.engine.ports import Clock
 from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaEvent
 from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.errors import ConsumerFailed
-from tidemark.model.position import Epoch, Partition, Pointer
+from tidemark.model.position import Epoch, Partition, Pointer, Position
 from tidemark.runtime.plugins.consumer import Consumer, DeliveredItem, Delivery
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.serializers.serializer import Serializer
 
 
+@dataclass(slots=True)
+class _DrawnGroup:
+    """The group that was drawn last, and what is left of it."""
+
+    group: ChangeGroup
+    parts: CallParts
+    moves_position: bool  # a group of a first copy has the position before it
+    confirms: bool | None = None  # the answer to the last part; None: there is none since something was left out
+
+
 class PluginConsumer:
-    """Implements `GroupConsumer` of `tidemark.engine.ports`.
+    """Implements `PoisonConsumer` of `tidemark.engine.ports`.
 
     A call gets one group, so that an error repeats only this one.
     """
 
     def __init__(
-        self, plugin: Consumer, transforms: GroupTransforms, serializer: Serializer | None, clock: Clock
+        self,
+        plugin: Consumer,
+        transforms: GroupTransforms,
+        serializer: Serializer | None,
+        clock: Clock,
+        *,
+        poison: PoisonHandling | None = None,
+        retries: ParkedRetries | None = None,
     ) -> None:
+        """`poison`, `retries`: what becomes of a change that the plug-in cannot handle; None: it fails."""
         self.plugin = plugin
         self._transforms = transforms
         self._serializer = serializer
         self._clock = clock
-        self._last: ChangeGroup | None = None  # the last group that was drawn
+        self._poison = poison
+        self._retries = retries
+        self._position: Position | None = None  # of the last group that was drawn, or of the start
+        self._pending: _DrawnGroup | None = None
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         """Assign the capture to the plug-in."""
         del partition
         assert start is not None, "a capture has a start"
+        self._position = start.position
         self.plugin.on_assigned(epoch, start.position)
 
     def on_schema(self, event: SchemaEvent) -> None:
@@ -41,24 +66,51 @@ class PluginConsumer:
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
         """Deliver one group; without one, let the plug-in confirm."""
         group = next(groups, None)
-        self._last = group or self._last
-        assert self._last is not None, "it is polled for groups that it drew"
-        items: Sequence[DeliveredItem] = ()
-        if group is not None:
+        if group is None:
+            return self._deliver((), self._last_position)
+        if self._pending is None or self._pending.group is not group:
             self._transforms.learn(group)
-            items = [part for item in group.items for part in self._parts(item)]
-        confirms = self.plugin.on_delivery(Delivery(items, self._last.last.position))
-        if not isinstance(confirms, bool):
-            raise ConsumerFailed(
-                f"{type(self.plugin).__name__}.on_delivery returned {type(confirms).__name__}",
-                hint="it returns true to confirm, or false",
-            )
-        return confirms
+            items = tuple(part for item in group.items for part in self._parts(item))
+            moves = group.last.position != self._position
+            self._pending = _DrawnGroup(group, CallParts(items), moves)
+            self._position = group.last.position
+        return self._deliver_left(self._pending)
+
+    def isolate(self, error: Exception) -> bool:
+        """Narrow down to the change that the plug-in cannot handle, and leave it out."""
+        pending = self._pending
+        if self._poison is None or not self._poison.isolates or pending is None:
+            return False
+        if not pending.parts.can_isolate(error):
+            return False
+        found = pending.parts.isolate(error)
+        if found is not None:
+            self._poison.leave_out(found, error)
+            pending.confirms = None
+        return True
+
+    def retry_parked(self) -> bool:
+        """Deliver parked changes again, once; they stay in the table until the plug-in has confirmed them."""
+        if self._retries is None:
+            return False
+        for parked in self._retries.due():
+            try:
+                confirms = self._deliver((parked.batch,), self._last_position)
+            except Exception as error:  # noqa: BLE001 - the plug-in's own: the operator asked whether it can handle it now
+                self._retries.failed(parked, error)
+            else:
+                self._retries.delivered(parked)
+                if confirms:
+                    self._retries.confirmed()
+        return self._retries.is_waiting
 
     def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
         """Revoke the capture from the plug-in."""
         del partition
-        return self.plugin.on_revoked()
+        confirms = self.plugin.on_revoked()
+        if confirms and self._retries is not None:
+            self._retries.confirmed()
+        return confirms
 
     def alive(self) -> bool:
         """Return whether the plug-in can continue."""
@@ -68,12 +120,48 @@ class PluginConsumer:
         """Stop the plug-in."""
         self.plugin.stop()
 
-    def _parts(self, item: GroupItem) -> Iterator[DeliveredItem]:
-        if not isinstance(item, ChangeBatch):
-            yield self._transforms.event(item)
-            return
-        for batch in self._transforms.batches(item):
-            yield self._serialized(batch)
+    @property
+    def _last_position(self) -> Position:
+        assert self._position is not None, "it was never assigned"
+        return self._position
+
+    def _deliver_left(self, pending: _DrawnGroup) -> bool:
+        """Deliver what is left of a group; return whether the plug-in confirms it."""
+        parts = pending.parts
+        while (part := parts.first) is not None:
+            try:
+                pending.confirms = self._deliver(part.items, self._position_of(pending, part))
+            except Exception as error:
+                if not parts.narrow(error):
+                    raise
+            else:
+                if self._poison is not None:
+                    self._poison.handled()
+                parts.finish()
+        if pending.confirms is None:
+            pending.confirms = self._deliver((), self._last_position)
+        return pending.confirms
+
+    def _deliver(self, items: Sequence[PartItem], position: Position) -> bool:
+        made = [self._serialized(item) if isinstance(item, Batch) else item for item in items]
+        confirms = self.plugin.on_delivery(Delivery(made, position))
+        if not isinstance(confirms, bool):
+            raise ConsumerFailed(
+                f"{type(self.plugin).__name__}.on_delivery returned {type(confirms).__name__}",
+                hint="it returns true to confirm, or false",
+            )
+        if confirms and self._retries is not None:
+            self._retries.confirmed()
+        return confirms
+
+    def _position_of(self, pending: _DrawnGroup, part: CallPart) -> Position:
+        """Return the position of a part: that of the group if it ends the group, or if the group moves none."""
+        if pending.parts.is_last or not pending.moves_position:
+            return self._last_position
+        return part.items[-1].position
+
+    def _parts(self, item: GroupItem) -> Sequence[PartItem]:
+        return self._transforms.batches(item) if isinstance(item, ChangeBatch) else (self._transforms.event(item),)
 
     def _serialized(self, batch: Batch) -> DeliveredItem:
         if self._serializer is None:

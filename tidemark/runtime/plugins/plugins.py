@@ -13,6 +13,7 @@ from functools import partial
 from tidemark.io.process.config import Config
 from tidemark.io.process.plugin_config import USE, Options
 from tidemark.model.errors import ConfigError
+from tidemark.model.poison import Poison
 from tidemark.model.secret import Secret
 from tidemark.runtime.plugins.consumer import Consumer
 from tidemark.runtime.plugins.plugin_options import PluginArguments, checked_options
@@ -47,6 +48,12 @@ class Plugins:
 def load_plugins(config: Config, where: str) -> Plugins:
     """Import and check the plug-ins of a configuration; `where`: its file. Raise `BadPlugin`, `PluginRaised`."""
     make_consumer, consumer = _consumer(config, where)
+    if make_consumer is None and Poison(config.poison.policy) is not Poison.FAIL:
+        raise BadPlugin(
+            f"{where}: poison.policy is {config.poison.policy}: the consumer {config.deliver.consumer} has no changes "
+            "that it cannot handle",
+            hint='it is for a consumer that is a plug-in; remove it, or write "fail"',
+        )
     serializer, serializer_use = _serializer(config, where)
     transforms, transform_uses = [], []
     for number, options in enumerate(config.transforms):

@@ -16,14 +16,14 @@ from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.history import Base
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
-from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder
+from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder, WriteJournal
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.state.history_files import DamagedBase, NoBase, base_for, ignore_damaged_base, load_catalogs
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ConfigError, StateError, WalGap
-from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
+from tidemark.model.lsn import INVALID_LSN, INVALID_XID, FullXid, Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.mapping import TypeMapping
 from tidemark.runtime.replay.decode_run import WalDecoding
 from tidemark.wal.page import Framer
@@ -116,29 +116,51 @@ def begin_from_history(
     base = load_catalogs(
         folder, view.history, view.journal, start_lsn, seeded_lsn=view.beginning.lsn, passed_over=passed_over
     )
+    start = start_at(view, base, start_lsn, from_lsn=from_lsn, memory_bytes=memory_bytes, spill=spill)
+    enter_open(start.decoding.decoder.transactions, base, start_lsn, requested=from_lsn is not None)
+    return start
+
+
+def start_at(
+    view: StateView,
+    base: Base,
+    lsn: Lsn,
+    *,
+    from_lsn: Lsn | None,
+    memory_bytes: int,
+    to_lsn: Lsn | None = None,
+    next_xid: FullXid | None = None,
+    spill: SpillPort | None = None,
+    journal: WriteJournal | None = None,
+) -> HistoryStart:
+    """Return a decoder for the WAL from `lsn` on, where `base` is; the caller enters the open transactions.
+
+    With `to_lsn`, only transactions that commit before it are requested (`Decoder`).
+    """
+    assert view.beginning is not None, "a state with a base has a beginning"
     fmt = wal_format(view.identity.server_major)
     framer = Framer(
         fmt,
         system_identifier=view.identity.system_identifier,
         segment_bytes=view.identity.segment_bytes,
         timeline=base.timeline,
-        start_lsn=start_lsn,
+        start_lsn=lsn,
     )
     decoder = Decoder(
         fmt,
         base.timeline,
         base.mirrors,
-        next_xid=base.next_xid,
+        next_xid=base.next_xid if next_xid is None else next_xid,
         memory_bytes=memory_bytes,
         spill=spill,
         complete_from=view.beginning.complete_from,
         from_lsn=INVALID_LSN if from_lsn is None else from_lsn,
+        to_lsn=to_lsn,
     )
-    enter_open(decoder.transactions, base, start_lsn, requested=from_lsn is not None)
-    decoding = WalDecoding(framer, decoder, base.timeline)
+    decoding = WalDecoding(framer, decoder, base.timeline, journal)
     base.mirrors.select(every_database)
     names = base.mirrors.remember(view.beginning.databases)
-    return HistoryStart(start_lsn, base.timeline, base.mirrors, names, decoding, view.beginning.types, from_lsn)
+    return HistoryStart(lsn, base.timeline, base.mirrors, names, decoding, view.beginning.types, from_lsn)
 
 
 def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: ArchiveFolder) -> tuple[Lsn, Lsn]:

@@ -1,0 +1,18 @@
+"""`cdcctl parked drop`: deletes parked changes."""
+
+import click
+
+from tidemark_ctl.loading import deferred
+from tidemark_ctl.options import parked_arguments, state_option
+
+
+@click.command("drop")
+@state_option
+@parked_arguments
+@click.confirmation_option(prompt="These changes are then never delivered. Drop them?")
+@deferred("parked_changes.drop_parked")
+def drop_parked() -> None:
+    """Delete parked changes: they are never delivered.
+
+    NUMBERS are those that `cdcctl parked list` shows.
+    """

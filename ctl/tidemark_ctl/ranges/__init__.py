@@ -1,0 +1,1 @@
+"""`cdcctl decode --jobs`: ranges of WAL decoded by several processes, whose output is printed in order."""

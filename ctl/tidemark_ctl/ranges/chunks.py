@@ -1,0 +1,54 @@
+"""The output of a range as a sequence of files: the command prints and removes each while the next one is written.
+
+A process may be ahead of the command by `chunks_max` files, and waits there: the disk space is bounded, and a process
+whose output is printed now never waits for long.
+"""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.io.host.disk import write_all, writing
+
+CHUNK_BYTES = 8 << 20
+
+
+class ChunkedOutput(io.RawIOBase):
+    """A binary stream that fills one file after another."""
+
+    def __init__(self, path_of: Callable[[int], Path], begin: Callable[[], None], end: Callable[[Path], None]) -> None:
+        """`begin` waits until another chunk may exist, `end` receives each complete one."""
+        self._path_of = path_of
+        self._begin = begin
+        self._end = end
+        self._number = 0
+        self._descriptor = -1
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Return that it can be written."""
+        return True
+
+    def write(self, content: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override] # what we write
+        """Write all of `content`."""
+        size = memoryview(content).nbytes
+        if self._descriptor < 0:
+            self._begin()
+            path = self._path_of(self._number)
+            with writing(path):
+                self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with writing(self._path_of(self._number)):
+            write_all(self._descriptor, content)
+        self._size += size
+        if self._size >= CHUNK_BYTES:
+            self.end_chunk()
+        return size
+
+    def end_chunk(self) -> None:
+        """Complete the current file, if there is one."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor, self._size = -1, 0
+            self._end(self._path_of(self._number))
+            self._number += 1

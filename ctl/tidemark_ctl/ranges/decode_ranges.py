@@ -1,0 +1,96 @@
+"""Decodes an archive with several processes: map, plan, processes, and what ends the output."""
+
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.engine.wal_ranges import PlannedRange, plan_ranges
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.disk import replace_file
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
+from tidemark.model.lsn import Lsn
+from tidemark.runtime.replay.decode_run import InvalidWal
+from tidemark.runtime.replay.history_start import HistoryStart
+from tidemark.runtime.replay.offline import cell_bytes_of, ends_early
+from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, map_wal
+from tidemark.wire.transaction_map import KeptMap, dump_map
+from tidemark_ctl.ranges.messages import DecodeRequest
+from tidemark_ctl.ranges.pool import RangePool, cleaning_up_at_sigterm
+
+RANGES_PER_JOB = 2  # so that a process with cheaper WAL takes over a part of another's; each start costs 0.03 s
+FILE_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """The ranges of an output, and the map by which they were planned."""
+
+    mapped: MappedWal
+    ranges: Sequence[PlannedRange]
+
+
+def planned(
+    view: StateView, folder: StateFolder, archive: ArchiveFolder, start: HistoryStart, to_lsn: Lsn | None, *, jobs: int
+) -> RangePlan:
+    """Map the WAL, and divide it for `jobs` processes."""
+    oldest = min(base.lsn for base in view.history.bases)
+    from_lsn = oldest if start.from_lsn is None else start.from_lsn
+    mapped = map_wal(
+        view,
+        folder.history,
+        archive,
+        cell_bytes=cell_bytes_of(archive),
+        from_lsn=from_lsn,
+        to_lsn=to_lsn,
+        map_file=folder.history / MAP_FILE,
+        file_mode=folder.file_mode,
+    )
+    count = jobs * RANGES_PER_JOB
+    found = mapped.kept.transactions
+    return RangePlan(mapped, plan_ranges(found, start.from_lsn, to_lsn, count=count, is_complete=mapped.is_complete))
+
+
+def print_ranges(
+    request: DecodeRequest,
+    plan: RangePlan,
+    archive: ArchiveFolder,
+    start: HistoryStart,
+    to_lsn: Lsn | None,
+    *,
+    jobs: int,
+    own: Path,
+    note: Callable[[str], None],
+    report_end: Callable[[InvalidWal], None],
+    reached: Callable[[Lsn], None],
+) -> dict[str, float]:
+    """Print the changes of all ranges in order; return the counts. `own` is the folder for the temporary files."""
+    with cleaning_up_at_sigterm():
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = plan.mapped.kept
+        replace_file(own / MAP_FILE, dump_map(KeptMap(replace(kept.transactions, cuts=()), kept.journal)), FILE_MODE)
+        sys.stdout.buffer.flush()
+        asked = replace(request, is_from_lsn=start.from_lsn is not None)
+        pool = RangePool(asked, own, own / MAP_FILE, output=sys.stdout.buffer.fileno())
+        reports = pool.run(plan.ranges, jobs, _ignore if plan.mapped.is_complete else note, reached)
+    end_lsn = kept.transactions.end_lsn
+    if plan.mapped.wal_end is not None:
+        report_end(plan.mapped.wal_end)
+    if plan.mapped.is_complete and to_lsn is not None and end_lsn < to_lsn:
+        raise ends_early(archive, end_lsn, to_lsn)
+    total: Counter[str] = Counter()
+    for report in reports:
+        total.update(report.counts)
+    return {**total, "wal_bytes": reports[-1].decoded_lsn - start.lsn, "cpu_s": round(total["cpu_s"] + _cpu_s(), 3)}
+
+
+def _ignore(_text: str) -> None:
+    """Ignore what a process reports about the end of WAL: the map ends there too."""
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,169 @@
+"""A decoding process of `cdcctl decode --jobs`: decodes the ranges that it receives, one after another.
+
+It is a new process, which shares nothing with the command but files and two pipes, and ends when the command does.
+"""
+
+import os
+import resource
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from tidemark.engine.wal_ranges import PlannedRange
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.memory import keep_freed_memory
+from tidemark.io.host.spill import SpillFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ExitCode, InternalError, TidemarkError
+from tidemark.model.lsn import Lsn
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
+from tidemark.runtime.replay.range_start import begin_range
+from tidemark.wire.transaction_map import load_map
+from tidemark_ctl.failure_text import failure_of
+from tidemark_ctl.ranges.chunks import ChunkedOutput
+from tidemark_ctl.ranges.messages import RANGE_ORDER, REPORT, WORKER_START, RangeOrder, Report, ReportKind
+from tidemark_ctl.ranges.range_output import chunk_path, print_range
+
+
+class _Worker:
+    """One process, its two pipes and its files."""
+
+    def __init__(self, orders: BinaryIO, reports: BinaryIO) -> None:
+        self._orders = orders
+        self._reports = reports
+        started = WORKER_START.read(orders.readline())
+        self._request = started.request
+        self._folder = Path(started.folder)
+        self._free = started.chunks_max
+        self._waiting: list[RangeOrder] = []
+        state = StateFolder(Path(started.request.state))
+        with StateStore.open(state, read_only=True) as store:
+            self._view = store.view()
+        self._history = state.history
+        self._archive = ArchiveFolder(Path(started.request.archive), of=self._view.identity.system_identifier)
+        self._kept = load_map(Path(started.map).read_bytes(), started.map)
+        self._spill = SpillFolder(self._folder / f"spill-{os.getpid()}")
+
+    def run(self) -> None:
+        """Decode ranges until the command closes the pipe."""
+        while (order := self._next_order()) is not None:
+            try:
+                self._send(self._decode(order))
+            except Exception as error:  # noqa: BLE001 - the command raises it again
+                self._send(_failed(order.number, error))
+
+    def _next_order(self) -> RangeOrder | None:
+        while not self._waiting:
+            if not self._read():
+                return None
+        return self._waiting.pop(0)
+
+    def _read(self) -> bool:
+        """Read an order; return whether there was one."""
+        line = self._orders.readline()
+        if not line:
+            return False
+        order = RANGE_ORDER.read(line)
+        if order.part is None:
+            self._free += 1
+        else:
+            self._waiting.append(order)
+        return True
+
+    def _take_chunk(self) -> None:
+        while self._free <= 0:
+            if not self._read():
+                sys.exit(ExitCode.UNEXPECTED)  # the command has ended
+        self._free -= 1
+
+    def _send(self, report: Report) -> None:
+        self._reports.write(REPORT.write(report) + b"\n")
+        self._reports.flush()
+
+    def _decode(self, order: RangeOrder) -> Report:
+        assert order.part is not None, order
+        before_s = _cpu_s()
+        number, lsns = order.number, LsnRange(order.part.from_lsn, order.part.to_lsn)
+        start = self._start(order.part)
+        output = ChunkedOutput(
+            lambda chunk: chunk_path(self._folder, number, chunk),
+            self._take_chunk,
+            lambda path: self._send(Report(ReportKind.CHUNK, number, str(path))),
+        )
+
+        def report_end(error: InvalidWal) -> None:
+            self._send(Report(ReportKind.NOTE, number, f"WAL ends here: {error}"))
+
+        try:
+            counts = print_range(
+                self._request,
+                self._view.identity.server_major,
+                self._archive,
+                start,
+                lsns=lsns,
+                output=cast("BinaryIO", output),
+                report_end=report_end,
+                reached=_do_nothing,
+            )
+        finally:
+            output.end_chunk()  # also what was decoded before an error
+        found = counts.as_dict(0) | {"cpu_s": _cpu_s() - before_s}
+        return Report(ReportKind.DONE, number, decoded_lsn=start.decoded_lsn, counts=found)
+
+    def _start(self, part: PlannedRange) -> HistoryStart:
+        if part.start is None:
+            return begin_from_history(
+                self._view,
+                self._history,
+                part.from_lsn,
+                memory_bytes=MEMORY_BYTES_DEFAULT,
+                spill=self._spill,
+                archive=self._archive,
+            )
+        return begin_range(
+            self._view,
+            self._history,
+            self._kept,
+            part,
+            memory_bytes=MEMORY_BYTES_DEFAULT,
+            is_requested=self._request.is_from_lsn,
+            spill=self._spill,
+        )
+
+
+def _do_nothing(_lsn: Lsn) -> None:
+    """Report no progress: the command does."""
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _failed(number: int, error: Exception) -> Report:
+    if not isinstance(error, TidemarkError | OSError):
+        traceback.print_exception(error)
+        return Report(
+            ReportKind.ERROR, number, "internal error; see the traceback above", InternalError.hint, ExitCode.INTERNAL
+        )
+    code, message, hint = failure_of(error)
+    return Report(ReportKind.ERROR, number, message, hint, code)
+
+
+def main() -> None:
+    """Run the process."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked while the command starts it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is interrupted, and ends this process
+    keep_freed_memory()
+    try:
+        _Worker(sys.stdin.buffer, sys.stdout.buffer).run()
+    except BrokenPipeError:
+        os._exit(ExitCode.UNEXPECTED)  # the command has ended
+
+
+if __name__ == "__main__":
+    main()

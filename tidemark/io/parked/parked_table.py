@@ -1,0 +1,171 @@
+"""The table of parked changes inside a transaction of the state, in the order of the stream.
+
+A change that comes again after a crash replaces itself: its key is its position, relation and database. Rows of one
+position that a transform multiplied have numbers in the key; only a later epoch can bring the same row again.
+"""
+
+import struct
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.errors import ConfigError, ConsumerFailed
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.parked import ParkedChange, ParkedLedger, SkipLog, SkippedChange, decode_parked, encode_parked
+from tidemark.wire.state import PARKED, SKIPPED, DamagePolicy
+
+TABLE = "parked"
+_PLACE = struct.Struct(">IQQI")  # timeline, commit LSN, ordinal, relation
+_COPY = struct.Struct(">H")
+COPIES_MAX = 0xFFFF  # rows of one position and relation
+
+
+class ParkedFull(ConsumerFailed):
+    """There is no space for another parked change: the consumer fails, as without parking."""
+
+    hint = (
+        "correct the consumer, then `cdcctl parked retry --all`, or drop what is not needed with `cdcctl parked drop`; "
+        "or raise poison.parked_bytes_max"
+    )
+
+
+class UnknownParked(ConfigError):
+    """A number that no parked change has."""
+
+    hint = "`cdcctl parked list` shows the numbers"
+
+
+class ParkedTable:
+    """The parked changes, and the record of skipped ones, in one transaction."""
+
+    def __init__(self, transaction: StateTransaction) -> None:
+        self._transaction = transaction
+
+    def ledger(self) -> ParkedLedger:
+        """Return the extent of the table; damaged: counted again."""
+        try:
+            return self._transaction.get(PARKED) or ParkedLedger()
+        except DamagedValue:
+            assert PARKED.policy is DamagePolicy.DERIVE
+            return self._measured()
+
+    def changes(self) -> Iterator[ParkedChange]:
+        """Yield the parked changes in the order of the stream."""
+        return (change for _, change, _ in self._entries())
+
+    def requested(self) -> Iterator[tuple[ParkedChange, bytes]]:
+        """Yield the changes that are to be handed over again, each with its row."""
+        return ((change, row) for _, change, row in self._entries() if change.is_requested)
+
+    def park(self, change: ParkedChange, row: bytes, bytes_max: int) -> ParkedChange:
+        """Store a change and return it with its number; raise `ParkedFull` if that would exceed `bytes_max`."""
+        ledger = self.ledger()
+        key, replaced = self._place(change)
+        if replaced is None:
+            parked = replace(change, number=ledger.last_number + 1)
+            byte_count, count, requested = ledger.byte_count, ledger.count + 1, ledger.requested
+        else:
+            known, known_bytes = replaced
+            parked = replace(change, number=known.number, failures=known.failures + change.failures)
+            byte_count, count = ledger.byte_count - known_bytes, ledger.count
+            requested = ledger.requested - known.is_requested
+        stored = encode_parked(parked, row)
+        byte_count += len(stored)
+        if byte_count > bytes_max:
+            raise ParkedFull(
+                f"{change.table} at {change.position} cannot be parked: {ledger.count} parked changes have "
+                f"{ledger.byte_count} bytes, it has {len(stored)}, and poison.parked_bytes_max is {bytes_max}"
+            )
+        self._transaction.store(TABLE, key, stored)
+        last_number = max(parked.number, ledger.last_number)
+        self._transaction.put(PARKED, ParkedLedger(last_number, count, byte_count, requested))
+        return parked
+
+    def record_failure(self, number: int, reason: str) -> None:
+        """Record that a change was handed over again, and failed again; it is no longer requested."""
+        self._rewrite(
+            [number], lambda each: replace(each, failures=each.failures + 1, reason=reason, is_requested=False)
+        )
+
+    def request(self, numbers: Collection[int] | None) -> int:
+        """Request that changes are handed over again, None: all; return how many. Raise `UnknownParked`."""
+        self._check(numbers)
+        return self._rewrite(numbers, lambda each: replace(each, is_requested=True))
+
+    def drop(self, numbers: Collection[int] | None) -> int:
+        """Delete changes, None: all; return how many. Raise `UnknownParked`."""
+        self._check(numbers)
+        return self.discard(numbers)
+
+    def discard(self, numbers: Collection[int] | None) -> int:
+        """Delete those of the changes that are still there; return how many."""
+        return self._rewrite(numbers, lambda _: None)
+
+    def drop_of(self, database: str, relation: int, op: str) -> int:
+        """Delete the parked changes of one kind of a table, whose rows come again; return how many."""
+        wanted = (op, database, relation)
+        return self.discard([each.number for each in self.changes() if _owner(each) == wanted])
+
+    def skips(self) -> SkipLog:
+        """Return the latest skipped changes; damaged: none."""
+        try:
+            return self._transaction.get(SKIPPED) or SkipLog()
+        except DamagedValue:
+            assert SKIPPED.policy is DamagePolicy.FORGET
+            return SkipLog()
+
+    def skip(self, skipped: SkippedChange) -> None:
+        """Record a change that is left out."""
+        self._transaction.put(SKIPPED, self.skips().with_one_more(skipped))
+
+    def _entries(self) -> Iterator[tuple[bytes, ParkedChange, bytes]]:
+        return ((key, *decode_parked(stored)) for key, stored in self._transaction.stored(TABLE))
+
+    def _measured(self) -> ParkedLedger:
+        number = count = byte_count = requested = 0
+        for _, stored in self._transaction.stored(TABLE):
+            change, _ = decode_parked(stored)
+            number, count = max(number, change.number), count + 1
+            byte_count, requested = byte_count + len(stored), requested + change.is_requested
+        return ParkedLedger(number, count, byte_count, requested)
+
+    def _place(self, change: ParkedChange) -> tuple[bytes, tuple[ParkedChange, int] | None]:
+        """Return the key of a change, and the same change of an earlier epoch, with its bytes, if it is there."""
+        at = change.position
+        place = _PLACE.pack(at.timeline, at.commit_lsn, at.ordinal, change.relation.oid)
+        database = change.database.encode("utf-8", "surrogateescape")
+        there = dict(self._transaction.stored(TABLE, place))
+        for copy in range(COPIES_MAX):
+            key = place + _COPY.pack(copy) + database
+            if key not in there:
+                return key, None
+            known, _ = decode_parked(there[key])
+            if known.epoch < change.epoch:
+                return key, (known, len(there[key]))
+        raise ParkedFull(f"{COPIES_MAX} rows of {change.table} at {at} are parked")
+
+    def _rewrite(self, numbers: Collection[int] | None, changed: Callable[[ParkedChange], ParkedChange | None]) -> int:
+        """Store what `changed` returns, or delete, for each of the changes, None: all; return how many."""
+        last_number = self.ledger().last_number
+        found = [entry for entry in self._entries() if numbers is None or entry[1].number in numbers]
+        for key, change, row in found:
+            new = changed(change)
+            self._transaction.store(TABLE, key, None if new is None else encode_parked(new, row))
+        self._transaction.put(PARKED, replace(self._measured(), last_number=last_number))
+        return len(found)
+
+    def _check(self, numbers: Collection[int] | None) -> None:
+        unknown = sorted({*(numbers or ())} - {change.number for change in self.changes()})
+        if unknown:
+            raise UnknownParked(f"no parked change has the number {unknown[0]}")
+
+
+def _owner(change: ParkedChange) -> tuple[str, str, int]:
+    return change.op, change.database, change.relation.oid
+
+
+def parked_ledger(store: StateStore) -> ParkedLedger:
+    """Return the extent of the table in a state."""
+    with store.reading() as transaction:
+        return ParkedTable(transaction).ledger()

@@ -1,0 +1,150 @@
+"""Writes portions of batches into the Delta tables of a lake, with paused and deferred tables and maintenance."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+
+from tidemark.io.host.failpoints import passed
+from tidemark.io.host.logs import Log
+from tidemark.io.state.accepted_breaks import accepted_breaks
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, keep_hours
+from tidemark.pipeline.driver.deferred_replicas import DeferredReplicas
+from tidemark.pipeline.driver.feed import Feed, check_joins
+from tidemark.pipeline.driver.maintenance import Maintenance
+from tidemark.pipeline.driver.paused_tables import PausedTables
+from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
+from tidemark.pipeline.driver.settings import Settings, paused_bytes
+from tidemark.pipeline.driver.settings_check import check_settings, check_source, unmatched_patterns
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.source.captured_databases import CapturedDatabases
+
+
+class DeltaLanding:
+    """One lake of Delta tables, as one reader of the outbox writes it."""
+
+    def __init__(self, settings: Settings, outbox: OutboxReader, progress: PipelineProgress, log: Log) -> None:
+        self._settings = settings
+        self._outbox = outbox
+        self._progress = progress
+        self._log = log
+        self._databases = CapturedDatabases(outbox)
+        self._locks = TableLocks()
+        kept_bytes = paused_bytes(settings, outbox)
+        self._paused = PausedTables(outbox, settings.state, settings.reader, kept_bytes)
+        self._deferred = DeferredReplicas(outbox, kept_bytes)
+        self._lake = self._opened(lambda: False)
+        self._paused.close_old_requests(self._lake)
+        tables = self._lake.positions.tables
+        report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
+        check_settings(settings.lake_config, settings.lake, tables.values())
+        folder = StateFolder(settings.state, settings.shared_with_group)
+        check_source(settings.lake_config, settings.selection, folder, tables.keys(), log)
+        for pattern in unmatched_patterns(settings.lake_config, tables.values()):
+            log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
+        cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
+        self._maintenance = Maintenance(settings.lake_config, self._locks, cleanup, progress.metrics, log)
+
+    @property
+    def positions(self) -> Positions:
+        """Return the positions table of the lake."""
+        return self._lake.positions
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether there are paused or deferred tables."""
+        return bool(self._lake.paused or self._lake.deferred)
+
+    def open(self, is_over: Callable[[], bool]) -> None:
+        """Open the lake anew; retries and checks end once `is_over` returns true."""
+        self._lake = self._opened(is_over)
+
+    def land(self, feed: Feed, replayable: Sequence) -> None:
+        """Write a portion to log and replica of its tables, and confirm it."""
+        outbox, lake, reader = self._outbox, self._lake, self._settings.reader
+        check_joins(feed, lake.positions.applied, lake.positions.outbox)
+        known = lake.contained if lake.positions.outbox == feed.lake_batch.outbox else NO_SEQUENCE
+        outbox.confirm(reader, known, replayable)
+        before, were_paused = lake.positions.tables, set(lake.paused)
+        self._paused.give_up_oldest(lake)
+        self._paused.resume_copied(lake, feed.lake_batch.items)
+        self._take_maintenance()
+        lake.apply(feed.lake_batch)
+        report_changes(self._log, before, lake.positions.tables)
+        self.confirm(replayable)
+        self._has_resumed = bool(were_paused - lake.paused.keys())
+
+    def end_portion(self) -> None:
+        """Close the requests of resumed tables, and report the written tables to maintenance."""
+        if self._has_resumed:
+            self._paused.close_old_requests(self._lake)
+        self._report_written()
+
+    def confirm(self, replayable: Sequence) -> None:
+        """Confirm to the outbox what every table contains, except the values after `replayable`."""
+        self._outbox.confirm(self._settings.reader, self._lake.contained, replayable)
+        passed(Failpoint.CONFIRMED)
+
+    def catch_up(self, *, merges: bool = True, is_end: bool = False) -> bool:
+        """Let a resumed table, or a deferred replica, catch up by one slice; return whether there was one."""
+        lake = self._lake
+        before = lake.positions.tables
+        is_resumed = self._paused.resume(lake, lambda: self._progress.record_tables(lake.positions.tables))
+        if not is_resumed and not (merges and self._deferred.merge(lake, all_of_them=is_end)):
+            return False
+        report_changes(self._log, before, lake.positions.tables)
+        self.confirm(NO_SEQUENCE)
+        self._report_written()
+        return True
+
+    def record_maintenance(self) -> None:
+        """Record the results of maintenance in `_positions`."""
+        if self._take_maintenance():
+            self._lake.refresh()
+            self._report_written()
+
+    def maintained(self) -> AbstractContextManager[None]:
+        """Run the thread of maintenance meanwhile."""
+        return self._maintenance.running()
+
+    def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
+        """Maintain all tables that are due, and record the results."""
+        self._maintenance.complete(is_over)
+        self.record_maintenance()
+
+    def _opened(self, is_over: Callable[[], bool]) -> Lake:
+        databases, settings = self._databases, self._settings
+        lake = Lake(
+            settings.lake,
+            self._outbox.identity,
+            partial(shape_of, types=databases.types),
+            constants_of,
+            databases,
+            dialects=databases.dialects,
+            keep_hours=keep_hours(settings.log_keep_s),
+            accepted=partial(accepted_breaks, settings.state, settings.reader),
+            is_over=is_over,
+            config=settings.lake_config,
+            locks=self._locks,
+        )
+        if lake.positions.foreign_change:
+            change = lake.positions.foreign_change
+            self._log.warning("another writer changed the positions table; ignoring its change", change=change)
+        self._progress.record_tables(lake.positions.tables)
+        self._has_resumed = False
+        return lake
+
+    def _report_written(self) -> None:
+        self._maintenance.report(self._lake.written, self._lake.upkeep)
+
+    def _take_maintenance(self) -> bool:
+        results = self._maintenance.take_results()
+        if results is not None:
+            self._lake.record_maintenance(results.committed, results.damaged)
+        return results is not None

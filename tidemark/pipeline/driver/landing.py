@@ -1,0 +1,95 @@
+"""The port between the streaming query and a lake: one implementation for each format of the lake's tables.
+
+The query reads batches and retries after failures; a landing writes each portion of a batch, and confirms to the
+outbox what the lake contains. It is used by one thread at a time.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from tidemark.model.position import Sequence
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.driver.feed import Feed
+from tidemark.pipeline.lake.positions import TableId, TablePosition
+
+
+class LakePositions(Protocol):
+    """What a lake records as applied."""
+
+    @property
+    def tables(self) -> Mapping[TableId, TablePosition]:
+        """Return the position of each table."""
+        ...
+
+    @property
+    def outbox(self) -> str:
+        """Return the outbox of the last written batch; "" if there is none."""
+        ...
+
+    @property
+    def applied(self) -> Applied:
+        """Return the applied position of the whole lake."""
+        ...
+
+    def lake_id(self) -> str:
+        """Return the id of this lake; a lake that replaces it in the same folder has another id."""
+        ...
+
+
+class Landing(Protocol):
+    """Writes the changes of one outbox into one lake."""
+
+    @property
+    def positions(self) -> LakePositions:
+        """Return what the lake contains."""
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether there are tables that lack changes which the rest of the lake contains."""
+        ...
+
+    def open(self, is_over: Callable[[], bool]) -> None:
+        """Open the lake anew; long optional work on it ends once `is_over` returns true."""
+        ...
+
+    def land(self, feed: Feed, replayable: Sequence) -> None:
+        """Write a portion that the lake lacks; the outbox keeps the values after `replayable`, which Spark may repeat.
+
+        The values that the lake contained before are confirmed first.
+        """
+        ...
+
+    def end_portion(self) -> None:
+        """Complete what depends on the report of a portion's progress."""
+        ...
+
+    def confirm(self, replayable: Sequence) -> None:
+        """Confirm to the outbox what the lake contains, except the values after `replayable`."""
+        ...
+
+    def catch_up(self, *, merges: bool = True, is_end: bool = False) -> bool:
+        """Let tables that are behind catch up by one slice; return whether there was one.
+
+        These are the resumed tables; without one, with `merges`, a deferred replica that is due. At the end each is.
+        """
+        ...
+
+    def record_maintenance(self) -> None:
+        """Record the results of maintenance without a batch."""
+        ...
+
+    def maintained(self) -> AbstractContextManager[None]:
+        """Maintain the tables of the lake meanwhile."""
+        ...
+
+    def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
+        """Maintain all tables that are due, and record the results."""
+        ...
+
+
+def contains(positions: LakePositions, feed: Feed) -> bool:
+    """Return whether the lake contains all of a portion."""
+    batch = feed.lake_batch
+    return positions.outbox == batch.outbox and batch.end <= positions.applied.sequence

@@ -1,0 +1,236 @@
+"""What becomes of a change that a handler cannot handle: skipped with a record, or parked. Engine and daemons use it.
+
+Nothing that is stored or logged here was not in front of the handler: batches come after all transforms.
+"""
+
+import threading
+from dataclasses import replace
+from enum import Enum
+from typing import Self
+
+import pyarrow as pa
+
+from tidemark.engine.batch import Batch
+from tidemark.engine.poison import ParkedBatch
+from tidemark.io.host import failpoints
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log
+from tidemark.io.parked.parked_table import ParkedTable
+from tidemark.io.process.config import PoisonConfig
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
+from tidemark.model.errors import ConsumerFailed
+from tidemark.model.poison import Poison, PoisonChange
+from tidemark.model.position import Epoch
+from tidemark.runtime.context import CaptureContext
+from tidemark.wire.parked import ParkedChange, SkippedChange
+
+RETRY_POLL_S = 1.0  # how often the table is asked for requests, at most
+
+
+class PoisonPoint(Enum):
+    """Failpoints around the record of a change that cannot be handled."""
+
+    FOUND = "poison-found"
+    RECORDED = "poison-recorded"  # durable, and its group is not confirmed yet
+    RETRIED = "poison-retried"  # the handler has handled a parked change, which is still in the table
+
+
+class PoisonRun(ConsumerFailed):
+    """Too many changes failed with no success between them: the consumer itself fails."""
+
+    hint = (
+        "correct the consumer or its target; those that were parked wait for `cdcctl parked retry`. "
+        "poison.in_a_row_max is the limit"
+    )
+
+
+class PoisonHandling:
+    """The policy for changes that cannot be handled, of one capture. From several threads."""
+
+    def __init__(self, config: PoisonConfig, store: StateStore, epoch: Epoch, *, metrics: Metrics, log: Log) -> None:
+        self.policy = Poison(config.policy)
+        self._config = config
+        self._store = store
+        self._epoch = epoch
+        self._metrics = metrics
+        self._log = log
+        self._clock = SystemClock()
+        self._in_a_row = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, config: PoisonConfig, context: CaptureContext, epoch: Epoch) -> Self:
+        """Return the handling of a capture."""
+        return cls(config, context.store, epoch, metrics=context.metrics, log=context.log)
+
+    @property
+    def isolates(self) -> bool:
+        """Return whether a change that fails is searched for."""
+        return self.policy is not Poison.FAIL
+
+    def handled(self) -> None:
+        """Record a success of the handler."""
+        self._in_a_row = 0
+
+    def leave_out(self, poison: Batch, error: Exception) -> None:
+        """Record a change, durably, that the handler cannot handle. Raise `PoisonRun`, `ParkedFull`."""
+        reason = reason_of(error)
+        with self._lock:
+            if self._in_a_row >= self._config.in_a_row_max:
+                raise PoisonRun(
+                    f"{self._in_a_row + 1} changes in a row could not be handled, the last one of {poison.table} at "
+                    f"{poison.position}: {reason}"
+                ) from error
+            self._in_a_row += 1
+        failpoints.passed(PoisonPoint.FOUND)
+        number = 0
+        if self.policy is Poison.PARK:
+            number = self._park(poison, reason, error)
+        else:
+            self._skip(poison, reason)
+        failpoints.passed(PoisonPoint.RECORDED)
+        self._metrics.poison.inc(self.policy.value)
+        self._log.error(
+            "a change that the consumer cannot handle is left out",
+            policy=self.policy.value,
+            table=poison.table,
+            position=str(poison.position),
+            reason=reason,
+            **({"number": number} if number else {}),
+        )
+
+    def _park(self, poison: Batch, reason: str, error: Exception) -> int:
+        change = parked_change(poison, reason, self._epoch, self._clock.wall_us())
+        with self._store.transaction(self._epoch) as transaction:
+            try:
+                return ParkedTable(transaction).park(change, row_bytes(poison), self._config.parked_bytes_max).number
+            except ConsumerFailed as full:
+                raise full from error
+
+    def _skip(self, poison: Batch, reason: str) -> None:
+        op = _op(poison)
+        skipped = SkippedChange(self._clock.wall_us(), poison.position, op, poison.database, poison.table, reason)
+        with self._store.transaction(self._epoch) as transaction:
+            ParkedTable(transaction).skip(skipped)
+
+
+class ParkedRetries:
+    """Hands parked changes over again that `cdcctl parked retry` requested; the table keeps them until that is done."""
+
+    def __init__(self, context: CaptureContext, epoch: Epoch) -> None:
+        self._store = context.store
+        self._log = context.log
+        self._epoch = epoch
+        self._clock = SystemClock()
+        self._asked_s = -RETRY_POLL_S
+        self._taken: set[int] = set()  # by the consumer, which has not ended with them
+        self._delivered: set[int] = set()  # of these: handed over and not confirmed yet
+        self._lock = threading.Lock()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the consumer has changes that it has not confirmed."""
+        return bool(self._delivered)
+
+    def due(self) -> list[ParkedBatch]:
+        """Return the changes to hand over again: those that were requested, and whose groups are confirmed."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._asked_s < RETRY_POLL_S:
+            return []
+        self._asked_s = now_s
+        with self._store.reading() as transaction:
+            table = ParkedTable(transaction)
+            if not table.ledger().requested:
+                return []
+            # A change that is not confirmed yet would come again in the stream after a crash.
+            stored = transaction.delivered()
+            found = [
+                ParkedBatch(change.number, batch_of(change, row, self._epoch))
+                for change, row in table.requested()
+                if stored is not None and change.position <= stored.pointer.position
+            ]
+        with self._lock:
+            due = [each for each in found if each.number not in self._taken]
+            self._taken |= {each.number for each in due}
+        return due
+
+    def delivered(self, parked: ParkedBatch) -> None:
+        """Record that the consumer has handled a change; it is deleted when that is confirmed."""
+        with self._lock:
+            self._delivered.add(parked.number)
+
+    def confirmed(self) -> None:
+        """Delete the changes that the consumer has handled."""
+        with self._lock:
+            done, self._delivered = self._delivered, set()
+        if not done:
+            return
+        failpoints.passed(PoisonPoint.RETRIED)
+        with self._store.transaction(self._epoch) as transaction:
+            ParkedTable(transaction).discard(done)
+        with self._lock:
+            self._taken -= done
+        self._log.info("parked changes were handled", numbers=", ".join(map(str, sorted(done))))
+
+    def failed(self, parked: ParkedBatch, error: Exception) -> None:
+        """Record that a change failed again: it stays parked."""
+        reason = reason_of(error)
+        with self._store.transaction(self._epoch) as transaction:
+            ParkedTable(transaction).record_failure(parked.number, reason)
+        with self._lock:
+            self._taken.discard(parked.number)
+        self._log.warning(
+            "a parked change failed again",
+            number=parked.number,
+            table=parked.batch.table,
+            position=str(parked.batch.position),
+            reason=reason,
+        )
+
+
+def reason_of(error: Exception) -> str:
+    """Return the reason for people. NB: the text of an error of the handler may contain values of rows."""
+    if isinstance(error, PoisonChange):
+        return error.reason or type(error).__name__
+    cause = error.__cause__ if isinstance(error, ConsumerFailed) and error.__cause__ is not None else error
+    return type(cause).__name__
+
+
+def parked_change(poison: Batch, reason: str, epoch: Epoch, now_us: int) -> ParkedChange:
+    """Return what is stored of a batch with one change, except its row."""
+    return ParkedChange(
+        number=0,
+        position=poison.position,
+        op=_op(poison),
+        database=poison.database,
+        table=poison.table,
+        relation=poison.relation,
+        key=poison.key,
+        columns=poison.columns,
+        reason=reason,
+        parked_at_us=now_us,
+        epoch=epoch,
+    )
+
+
+def row_bytes(poison: Batch) -> bytes:
+    """Return the row of a batch with one change, as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, poison.schema) as stream:
+        stream.write_batch(poison.arrow)
+    stored: bytes = sink.getvalue().to_pybytes()
+    return stored
+
+
+def batch_of(change: ParkedChange, row: bytes, epoch: Epoch) -> Batch:
+    """Return the batch of a parked change, with the epoch of the process that hands it over."""
+    with pa.ipc.open_stream(row) as stream:
+        arrow = stream.read_next_batch()
+    made = Batch(change.database, change.table, change.relation, change.key, change.columns, epoch, arrow)
+    return replace(made, parked_number=change.number)
+
+
+def _op(poison: Batch) -> str:
+    found: str = poison.arrow.column("_op")[0].as_py()
+    return found
