@@ -13,7 +13,7 @@ from tests.support.lakes.lakes import CAPTURE, IDENTITY, folder_of
 from tests.support.lakes.stored_lake import StoredLake
 from tests.support.processes.spark import land
 from tests.support.processes.spark_process import wait_for
-from tests.support.servers.object_store import Answer, Cut, Forward, StoreRequest, object_store, refusal
+from tests.support.servers.object_store import Answer, ConnectionCut, Forward, StoreRequest, object_store, refusal
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.state import StateStore
@@ -35,7 +35,7 @@ def stored() -> Iterator[StoredLake]:
 def unavailable(request: StoreRequest, _forward: Forward) -> Answer:
     """Break off writes, and refuse the rest."""
     if request.method == "PUT":
-        raise Cut
+        raise ConnectionCut
     return refusal(403, "ExpiredToken")
 
 

@@ -7,9 +7,9 @@ from threading import Lock
 import pytest
 from deltalake import CommitProperties, write_deltalake
 
-from tests.support.lakes.lakes import CAPTURE, Crash
+from tests.support.lakes.lakes import CAPTURE, Crash, story
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
-from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes, story
+from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.errors import ExitCode

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes
-from tests.support.servers.object_store import QUICK, Answer, Cut, FaultyStore, Forward, StoreRequest, refusal
+from tests.support.servers.object_store import QUICK, Answer, ConnectionCut, FaultyStore, Forward, StoreRequest, refusal
 from tidemark.io.host.log_output import get_log
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup
@@ -46,12 +46,12 @@ def slow_down(_request: StoreRequest, _forward: Forward) -> Answer:
 
 def cut_off(_request: StoreRequest, _forward: Forward) -> Answer:
     """Break off a request that the store has received a part of: no object is created."""
-    raise Cut
+    raise ConnectionCut
 
 
 def answer_lost(_request: StoreRequest, forward: Forward) -> Answer:
     forward()
-    raise Cut
+    raise ConnectionCut
 
 
 @pytest.mark.feature("L07")
@@ -118,7 +118,7 @@ def test_a_commit_of_which_nothing_can_be_asked_any_more_is_found_when_the_store
     def go_after_a_commit(request: StoreRequest, forward: Forward) -> Answer:
         nonlocal is_gone
         if is_gone:
-            raise Cut
+            raise ConnectionCut
         if is_commit(request) and "/replica/" in request.key:
             is_gone = True
             return answer_lost(request, forward)
@@ -251,7 +251,7 @@ def value_of(gauge: Gauge) -> float:
     return float(metric.samples[0].value)
 
 
-class Clock:
+class SteppedClock:
     def __init__(self) -> None:
         self.now_s = 1000.0
 
@@ -260,7 +260,7 @@ class Clock:
 
 
 def test_the_waits_for_a_store_grow_to_a_bound_and_end_when_it_answers(stored: StoredLake) -> None:
-    gauge, clock = Gauge("waited", "", registry=CollectorRegistry()), Clock()
+    gauge, clock = Gauge("waited", "", registry=CollectorRegistry()), SteppedClock()
     wait = StoreWait(stored.root, gauge, get_log("test"), clock)
     assert wait.has_come()
     wait.record(StoreUnavailable("it is gone"))

@@ -65,24 +65,6 @@ class StoredLake:
         assert len({tuple(one.values()) for one in positions}) == table.changes
 
 
-def story() -> tuple[ScriptedTable, list[list[Delivered]]]:
-    """Return a table, and batches with each kind of commit: a copy, merges, a new column, a rewrite, a TRUNCATE."""
-    table = ScriptedTable()
-    table.copy(1, [{1: key, 2: "copied", 3: None} for key in range(2)])
-    table.commit()
-    table.update((1,), {2: "changed"})
-    table.commit()
-    table.add_column("more")
-    table.insert({1: 9, 2: "new", 3: None, 4: "x"})
-    table.commit()
-    table.rewrite(3, "int8", dict.fromkeys(table.rows, 7))
-    table.commit()
-    table.truncate()
-    table.insert({1: 10, 2: "last", 3: None, 4: None})
-    items = table.delivered()
-    return table, [items[at : at + 4] for at in range(0, len(items), 4)]
-
-
 def changes(table: ScriptedTable, key: int) -> list[Delivered]:
     """Insert a row into the table and change it in one transaction; return the items."""
     begun = len(table.items)

