@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemark.embedding.engine import Engine
+    from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
     from tidemark.engine.dispatch import Order
-    from tidemark.engine.lifecycle import EngineState, IllegalTransition
+    from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
         CopyBoundary,
@@ -107,7 +108,9 @@ __all__ = [
     "SerializedRecord",
     "Serializer",
     "SerializerFailed",
+    "StartTimedOut",
     "StateError",
+    "StopStep",
     "TableShape",
     "TidemarkError",
     "Transform",
@@ -123,7 +126,8 @@ _MODULES = {
     "embedding.engine": ("Engine",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
-    "engine.lifecycle": ("EngineState", "IllegalTransition"),
+    "embedding.start_deadline": ("StartTimedOut",),
+    "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
         *("SchemaEvent", "Truncation"),

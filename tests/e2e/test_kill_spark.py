@@ -10,6 +10,7 @@ import pytest
 from tests.support.faults.spark_campaign import SparkCampaign, run
 from tests.support.processes.spark_process import DELETED, wait_for
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.pipeline.driver.settings import LakeFormat
 from tidemark.pipeline.failpoints import Failpoint
 
 LOOK_UP = "pyspark.sql.worker.lookup_data_sources"
@@ -26,6 +27,17 @@ def test_nothing_is_lost_or_doubled_when_spark_dies_between_writes_and_its_check
     done = run(tmp_path, seed=3, groups=150, failpoints=FAILPOINTS, victims=[])
     assert all(done.kills[f"at {point.value}"] == 1 for point in FAILPOINTS), done.kills
     assert done.kills[DELETED] >= 1, done.kills
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.feature("L14")
+def test_a_lake_of_iceberg_tables_has_each_change_once_after_a_kill_between_writes(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, seed=6, groups=40, failpoints=[Failpoint.LOG_APPENDED], victims=[], lake_format=LakeFormat.ICEBERG
+    )
+    assert done.kills[f"at {Failpoint.LOG_APPENDED.value}"] == 1, done.kills
+    assert done.kills[DELETED] == 1, done.kills
 
 
 @pytest.mark.slow

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.host.extras import SPARK, MissingExtra
+from tidemark.io.host.extras import ICEBERG, SPARK, MissingExtra
 from tidemark.model.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("archiver", "ctl", "pyspark_tidemark", "sidecar", "tidemark")
 OURS = {"tidemark", "pyspark_tidemark", "tidemark_archiver", "tidemark_ctl", "tidemark_sidecar"}
+NEEDS_ICEBERG = "tidemark/pipeline/iceberg/"
 NEEDS_SPARK = ("tidemark/pipeline/", "pyspark_tidemark/")
 BUILD_ONLY = {"cython"}  # `tidemark.wal.cython_stub` replaces it (test_twins)
 NOT_IMPORTED = {"pandas"}  # not by us, but by pyspark, where it passes Arrow batches to Python
@@ -36,6 +37,7 @@ def normal(name: str) -> str:
 
 CORE = names(PROJECT["dependencies"])
 EXTRA = names(PROJECT["optional-dependencies"][SPARK.name])
+ICEBERG_EXTRA = names(PROJECT["optional-dependencies"][ICEBERG.name])
 DISTRIBUTIONS = {name: {normal(one) for one in found} for name, found in packages_distributions().items()}
 
 
@@ -70,14 +72,21 @@ def test_every_imported_package_is_declared_where_it_is_needed() -> None:
         (path, name)
         for path, tree in modules()
         for name in foreign(tree)
-        if not DISTRIBUTIONS[name] & (CORE | EXTRA if path.startswith(NEEDS_SPARK) else CORE)
+        if not DISTRIBUTIONS[name] & declared_for(path)
     }
     assert not undeclared
 
 
+def declared_for(path: str) -> set[str]:
+    """Return the packages that the module at `path` may import."""
+    if path.startswith(NEEDS_ICEBERG):
+        return CORE | EXTRA | ICEBERG_EXTRA
+    return CORE | EXTRA if path.startswith(NEEDS_SPARK) else CORE
+
+
 def test_every_declared_package_is_imported() -> None:
     used = {one for _, tree in modules() for name in foreign(tree) for one in DISTRIBUTIONS[name]}
-    assert used | NOT_IMPORTED >= CORE | EXTRA
+    assert used | NOT_IMPORTED >= CORE | EXTRA | ICEBERG_EXTRA
 
 
 def test_code_that_runs_without_the_extra_imports_nothing_that_needs_it() -> None:
@@ -93,7 +102,9 @@ def test_code_that_runs_without_the_extra_imports_nothing_that_needs_it() -> Non
 
 def test_a_missing_extra_is_detected_by_its_declared_packages() -> None:
     assert {normal(name) for name in SPARK.packages} == EXTRA
+    assert {normal(name) for name in ICEBERG.packages} == {*ICEBERG_EXTRA, "sqlalchemy"}  # of its extra sql-sqlite
     SPARK.require()
+    ICEBERG.require()
     with pytest.raises(MissingExtra, match=r"pyspark is not installed") as refusal:
         SPARK.require(is_installed=lambda name: name != "pyspark")
     assert refusal.value.hint == 'pip install "tidemark[spark]"'

@@ -33,10 +33,11 @@ from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
+from tidemark.embedding.start_deadline import StartDeadline
 from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
-from tidemark.engine.lifecycle import EngineState, IllegalTransition, change
+from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep, change
 from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
@@ -90,6 +91,7 @@ class Engine:
         transforms: Sequence[Transform] = (),
         on_event: Callable[[EngineEvent], None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
+        on_stop_step: Callable[[StopStep], None] | None = None,
         on_end: Callable[[BaseException | None], None] | None = None,
         workers: int = 1,
         order: Order = Order.TOTAL,
@@ -97,6 +99,7 @@ class Engine:
         retries: int = 5,
         poison: Poison = Poison.FAIL,
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
+        start_within_s: float = 900.0,
         stop_within_s: float = 10.0,
         settings: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
@@ -111,15 +114,17 @@ class Engine:
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
         on_state: called after each change of the state, by the thread that made it.
+        on_stop_step: called after each step of a stop, and of a start that failed.
         on_end: called once and last, with the error that ended the engine, also that of a failed start.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
         poison: what happens to a change that the handler cannot handle after all retries.
         buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
+        start_within_s: how long a start may take; above that it fails, and everything is released.
         stop_within_s: the default of `stop`.
         settings: further values of tidemark.toml, by section and key.
         """
-        self._options = EngineOptions(Path(state), workers, order, commit, retries, stop_within_s)
+        self._options = EngineOptions(Path(state), workers, order, commit, retries, start_within_s, stop_within_s)
         self._config = engine_config(
             dsn,
             databases,
@@ -133,7 +138,9 @@ class Engine:
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
         self._on_state = on_state
+        self._on_stop_step = on_stop_step
         self._on_end = on_end
+        self._stop_steps: set[StopStep] = set()  # that were reported
         self._log = LibraryLog()
         self._clock = SystemClock()
         self._state = EngineState.CREATED
@@ -170,10 +177,14 @@ class Engine:
         """Open or create the state, and start; if that fails, release everything and raise the error."""
         self._change(EngineState.CREATED, EngineState.PREPARING)
         stack = ExitStack()
+        stack.callback(self._passed, StopStep.STATE)
+        deadline = StartDeadline(self._options.start_within_s, self._clock)
         try:
-            store = self._open(stack)
+            store = self._open(stack, deadline)
+            deadline.check("the state is open, and nothing is started")
             self._change(EngineState.PREPARING, EngineState.STARTING)
             self._begin(stack, store)
+            deadline.check("its threads are started")
         except BaseException as error:
             self._error = error
             self._change(self._state, EngineState.CLOSING)
@@ -221,7 +232,7 @@ class Engine:
         if kind is None:
             self.wait()
 
-    def _open(self, stack: ExitStack) -> StateStore:
+    def _open(self, stack: ExitStack, deadline: StartDeadline) -> StateStore:
         """Take the role of the state, create the state if it is new, and open it."""
         folder = StateFolder(self._options.state.resolve())
         for line in folder.close_to_others():
@@ -231,7 +242,7 @@ class Engine:
         lock = stack.enter_context(RoleLock.acquire(folder, Role.SIDECAR.value))
         guarded = partial(WriteGuard, watchdog_s=self._config.watchdog.watchdog_s, log=self._log, kills=False)
         if not _is_complete(folder):
-            initialise(self._config, folder, guarded=guarded)
+            initialise(deadline.bounded(self._config), folder, deadline, guarded=guarded)
         store = stack.enter_context(StateStore.open(folder, guarded=guarded))
         record_plugins(store, lock.owner, built_in(EMBEDDED).uses, self._log)
         stack.callback(store.environment.heartbeat.clear, Slot.SIDECAR)
@@ -264,7 +275,10 @@ class Engine:
         settings = CaptureSettings.of(self._config)
         capture = Capture(context, settings, epoch, make_wal_source, consumer=consumer)
         self._progress = capture.progress
+        stack.callback(self._passed, StopStep.SOURCE)
         stack.callback(capture.stop)
+        stack.callback(self._passed, StopStep.POSITIONS)
+        stack.callback(self._passed, StopStep.POOL)
         if plans is not None:
             for database, relation in capture.selected_tables():
                 plans.plan(database, relation)
@@ -288,8 +302,10 @@ class Engine:
         if self._unfinished:
             self._log.warning("threads are still in the handler", threads=", ".join(self._unfinished))
         self._error = self._error or self._pool.error
+        self._passed(StopStep.POOL)
         self._change(EngineState.DRAINING, EngineState.CLOSING)
         self._flush(capture, consumer, until_s)
+        self._passed(StopStep.POSITIONS)
         self._release(stack)
 
     def _flush(self, capture: Capture, consumer: PoolConsumer, until_s: float) -> None:
@@ -330,6 +346,15 @@ class Engine:
             self._state = change(self._state, expected, wanted)
         if self._on_state is not None:
             self._call_back("on_state", partial(self._on_state, wanted))
+
+    def _passed(self, step: StopStep) -> None:
+        """Report a step of the stop, once."""
+        if step in self._stop_steps:
+            return
+        self._stop_steps.add(step)
+        self._log.info("engine stops", step=step.value)
+        if self._on_stop_step is not None:
+            self._call_back("on_stop_step", partial(self._on_stop_step, step))
 
     def _call_back(self, name: str, call: Callable[[], None]) -> None:
         self._notifying = threading.current_thread()

@@ -30,6 +30,7 @@ class EngineOptions:
     order: Order
     commit: CommitPolicy
     retries: int
+    start_within_s: float
     stop_within_s: float
 
     def __post_init__(self) -> None:
@@ -39,6 +40,8 @@ class EngineOptions:
             raise ConfigError(f"{WHERE}: order={self.order!r}: must be one of {', '.join(map(str, Order))}")
         if not isinstance(self.commit, CommitPolicy):
             raise ConfigError(f"{WHERE}: commit={self.commit!r}: must be ALWAYS, every(...) or a combination of these")
+        if not self.start_within_s > 0:
+            raise ConfigError(f"{WHERE}: start_within_s={self.start_within_s}: must be greater than 0")
         if not self.stop_within_s >= 0:
             raise ConfigError(f"{WHERE}: stop_within_s={self.stop_within_s}: must be 0 or greater")
 

@@ -39,6 +39,15 @@ class EngineState(Enum):
     STOPPED = "stopped"
 
 
+class StopStep(Enum):
+    """What a stop has done, in this order, also after a start that failed: of what was opened, nothing is left out."""
+
+    POOL = "the pool has ended"  # no handler is called any more
+    POSITIONS = "the last position is stored"  # of what is finished, as far as the time sufficed
+    SOURCE = "the source has ended"  # its connections are closed, and its threads have ended
+    STATE = "the state is closed"  # another process can open it
+
+
 class IllegalTransition(ConfigError):
     """A call that the state of the engine does not allow."""
 

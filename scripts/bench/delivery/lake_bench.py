@@ -41,6 +41,9 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
+from tidemark.pipeline.driver.settings import LakeFormat
+from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
+from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
 from tidemark.pipeline.sinks.sinks import Lake
@@ -166,11 +169,26 @@ def measure(commits: int, kept_commits: int, tables: int, batches: int, root: Pa
     }
 
 
-def measure_changing(counts: Iterable[int], batches: int, root: Path) -> dict[str, object]:
+class MeasuredIcebergLake:
+    """A lake of Iceberg tables."""
+
+    def __init__(self, root: Path) -> None:
+        self._lake = IcebergLake(str(root), IDENTITY, shape_of, {}, SnapshotExpiry(KEEP_S, time.time))
+
+    def apply(self, given: LakeBatch) -> float:
+        """Write a batch; return the CPU seconds."""
+        begun_s = time.process_time()
+        self._lake.apply(given)
+        return time.process_time() - begun_s
+
+
+def measure_changing(counts: Iterable[int], batches: int, root: Path, lake_format: LakeFormat) -> dict[str, object]:
     """Return the milliseconds of a batch by the number of tables that change in it, mean, and the CPU of one table."""
-    found: dict[str, object] = {"batches": batches, "rows_of_a_table": ROWS}
+    found: dict[str, object] = {"format": lake_format, "batches": batches, "rows_of_a_table": ROWS}
     for count in counts:
-        feed, lake = LakeFeed(count), MeasuredLake(root / str(count), KEEP_S)
+        feed, folder = LakeFeed(count), root / str(count)
+        is_delta = lake_format is LakeFormat.DELTA
+        lake = MeasuredLake(folder, KEEP_S) if is_delta else MeasuredIcebergLake(folder)
         for _ in range(3):
             lake.apply(feed.next_batch())
         given = (feed.next_batch() for _ in range(batches))
@@ -213,6 +231,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=100, help="changed rows of the merge (default: %(default)s)")
     parser.add_argument("--pattern", choices=replica_bench.PATTERNS, action="append", help="default: each")
     parser.add_argument("--repeats", type=int, default=3, help="of each merge; the best counts (default: %(default)s)")
+    parser.add_argument("--format", type=LakeFormat, choices=list(LakeFormat), default=LakeFormat.DELTA)
     given = parser.parse_args()
     if given.quick:
         given.age, given.batches = QUICK_AGE, QUICK_BATCHES
@@ -225,7 +244,7 @@ def main() -> int:
         elif given.beside:
             found = measure_beside(given.beside, given.file_rows, Path(folder))
         elif given.changing:
-            found = measure_changing(given.changing, given.batches, Path(folder))
+            found = measure_changing(given.changing, given.batches, Path(folder), given.format)
         else:
             found = measure(given.age, given.kept, given.tables, given.batches, Path(folder))
     if given.json or given.replica or given.changing or given.beside:

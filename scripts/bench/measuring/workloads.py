@@ -117,6 +117,21 @@ WORKLOADS: Mapping[str, Workload] = {
 }
 
 
+INSERTED_AT_ONCE = 20_000
+
+
+def _insert_in_parts(_cluster: Cluster, session: Session, rows: int) -> int:
+    for first in range(1, rows + 1, INSERTED_AT_ONCE):
+        sql(session, INSERT_NARROW.replace("(1, {rows})", f"({first}, {first + INSERTED_AT_ONCE - 1})"))
+    return rows // INSERTED_AT_ONCE * INSERTED_AT_ONCE
+
+
+OTHER_WORKLOADS: Mapping[str, Workload] = {
+    "inserts": Workload("INSERTs of 20,000 rows of five columns", _prepare_narrow, _insert_in_parts),
+}
+"""Workloads of single benchmarks."""
+
+
 @contextmanager
 def node() -> Iterator[Cluster]:
     """Start the measured server."""
@@ -126,7 +141,7 @@ def node() -> Iterator[Cluster]:
 
 def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[[str, str, Path], None]) -> Recording:
     """Run a workload after creating slots and state; copy its WAL afterwards."""
-    workload = WORKLOADS[name]
+    workload = {**WORKLOADS, **OTHER_WORKLOADS}[name]
     cluster.sql(f"CREATE DATABASE {name}")
     archive, state = folder / f"{name}-wal", folder / f"{name}-state"
     with cluster.connect(name) as session:

@@ -1,4 +1,4 @@
-"""Ranges of an archive, decoded independently, give the bytes of the decoder that reads all of it (N24).
+"""Ranges of an archive, decoded independently, give the bytes of the decoder that reads all of it.
 
 The WAL has interleaved sessions with savepoints, DDL, TOAST, prepared transactions that are open for most of it, a
 large transaction, rolled back ones, and messages outside transactions. It is cut into few and into many ranges.

@@ -1,6 +1,6 @@
 """Kill Spark while an outbox is fed and drained, sometimes delete its checkpoint, and check the lake at the end.
 
-python -m tests.support.faults.spark_campaign [--kills 50] [--seed 1] [--groups 2000]
+python -m tests.support.faults.spark_campaign [--kills 50] [--seed 1] [--groups 2000] [--format iceberg]
 """
 
 import argparse
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.support.lakes.iceberg import duckdb_rows, iceberg_lake, iceberg_rows
 from tests.support.lakes.lakes import IDENTITY, folder_of, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tests.support.processes.spark_process import (
@@ -28,11 +29,19 @@ from tests.support.processes.spark_process import (
     wait_for,
 )
 from tests.support.workloads.feeder import RandomTables, make_state
+from tidemark.pipeline.driver.settings import LakeFormat
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 BATCH_BYTES = 60_000
+ICEBERG_FAILPOINTS = [
+    Failpoint.BATCH_RECEIVED,
+    Failpoint.LOG_APPENDED,
+    Failpoint.TABLES_DONE,
+    Failpoint.POSITIONS_WRITTEN,
+    Failpoint.CONFIRMED,
+]
 PAUSE_S = "0.1"  # between groups: changes arrive while Spark is killed
 
 
@@ -43,11 +52,13 @@ class SparkCampaign:
     root: Path
     seed: int
     groups: int
+    lake_format: LakeFormat = LakeFormat.DELTA
     kills: Counter[str] = field(default_factory=Counter)
     spark: SparkProcess = field(init=False)
 
     def __post_init__(self) -> None:
         self.spark = SparkProcess(self.state, self.lake, self.root / "pipeline.log", batch_bytes=BATCH_BYTES)
+        self.spark.options = ("--format", self.lake_format.value)
 
     @property
     def state(self) -> Path:
@@ -98,21 +109,36 @@ class SparkCampaign:
         for _ in world.groups(self.groups):
             pass
         found = {}
+        is_delta = self.lake_format is LakeFormat.DELTA
+        positions = (
+            Lake(str(self.lake), IDENTITY, shape_of, constants_of) if is_delta else iceberg_lake(self.lake)
+        ).positions
         for table in world.tables:
             folder = folder_of(table.relation)
-            known = Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.tables[DATABASE, table.oid]
-            assert known.folder == folder
-            assert replica_rows(self.lake, folder) == table.expected(), f"replica of {table.name} differs"
-            log = log_rows(self.lake, folder)
+            assert positions.tables[DATABASE, table.oid].folder == folder
+            if is_delta:
+                assert replica_rows(self.lake, folder) == table.expected(), f"replica of {table.name} differs"
+                log = log_rows(self.lake, folder)
+            else:
+                log = iceberg_rows(self.lake, folder)
+                assert duckdb_rows(self.lake, folder) == log, f"DuckDB reads another log of {table.name}"
             changes = {(row["_commit_lsn"], row["_ordinal"]) for row in log}
             assert len(log) == len(changes) == table.changes, f"{len(log)} of {table.changes} in {table.name}'s log"
             found[table.name] = table.changes
         return found
 
 
-def run(root: Path, *, seed: int, groups: int, failpoints: list[Failpoint], victims: list[str]) -> SparkCampaign:
+def run(
+    root: Path,
+    *,
+    seed: int,
+    groups: int,
+    failpoints: list[Failpoint],
+    victims: list[str],
+    lake_format: LakeFormat = LakeFormat.DELTA,
+) -> SparkCampaign:
     """Run a campaign to its end and check the lake."""
-    campaign = SparkCampaign(root, seed, groups)
+    campaign = SparkCampaign(root, seed, groups, lake_format)
     chance = random.Random(seed)
     make_state(campaign.state)
     with feeding(campaign):
@@ -150,8 +176,10 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--groups", type=int, default=2000)
+    parser.add_argument("--format", type=LakeFormat, choices=list(LakeFormat), default=LakeFormat.DELTA)
     given = parser.parse_args()
-    points = [point for point in Failpoint for _ in range(max(1, given.kills // 2 // len(Failpoint)))]
+    of_format = ICEBERG_FAILPOINTS if given.format is LakeFormat.ICEBERG else list(Failpoint)
+    points = [point for point in of_format for _ in range(max(1, given.kills // 2 // len(of_format)))]
     with TemporaryDirectory() as folder:
         done = run(
             Path(folder),
@@ -159,5 +187,6 @@ if __name__ == "__main__":
             groups=given.groups,
             failpoints=points,
             victims=[VICTIMS[n % len(VICTIMS)] for n in range(max(0, given.kills - len(points)))],
+            lake_format=given.format,
         )
-        sys.stdout.write(f"{dict(done.kills)}: nothing lost, nothing doubled, replicas equal\n{done.check()}\n")
+        sys.stdout.write(f"{dict(done.kills)}: nothing lost, nothing doubled, tables equal\n{done.check()}\n")

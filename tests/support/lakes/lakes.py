@@ -21,6 +21,7 @@ from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
+from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.lake.folders import folder_name
 from tidemark.pipeline.lake.layout import constants_of, position_of, shape_of
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
@@ -89,6 +90,10 @@ class CrashingFeed:
         self.chance = chance
         self.crashes: list[Enum] = []
 
+    def open_lake(self) -> Lake | IcebergLake:
+        """Open the lake."""
+        return Lake(str(self.root), IDENTITY, shape_of, constants_of, config=self.config)
+
     def feed(self, items: Sequence[Delivered]) -> None:
         """Write all of `items` into the lake."""
         outbox, numbered, at = "outbox-1", list(items), 0
@@ -97,15 +102,14 @@ class CrashingFeed:
             crash = CrashAt(self.chance.choice([1, 2, 3, 4, 5, 6, 8, 0, 0, 0, 0]))
             arm(crash)
             try:
-                lake = Lake(str(self.root), IDENTITY, shape_of, constants_of, config=self.config)
-                lake.apply(batch(numbered[at:end], outbox))
+                self.open_lake().apply(batch(numbered[at:end], outbox))
                 at = end
             except Crash:
                 self.crashes.append(crash.passed[crash.nth - 1])
                 arm(None)
                 what = self.chance.random()
                 if what < 0.3:  # the checkpoint is lost: continue from the positions table
-                    applied = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.applied.sequence
+                    applied = self.open_lake().positions.applied.sequence
                     at = next((i for i, d in enumerate(numbered) if d.sequence > applied), len(numbered))
                 elif what < 0.5:  # the state is lost: a new outbox continues the sequence, from any earlier position
                     greatest = max(d.sequence for d in numbered)

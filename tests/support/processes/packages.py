@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from tests.support.processes.cdcctl import environment
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = ("archiver", "conf", "ctl", "docs", "pyspark_tidemark", "sidecar", "tidemark")
+SOURCES = ("archiver", "conf", "ctl", "docs", "pyspark_tidemark", "pyspark_tidemark_archive", "sidecar", "tidemark")
 FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.py")
 FROM_INDEX = os.environ.get("TIDEMARK_PACKAGES_FROM") == "index"
 INSTALL_S = 1800.0  # from an index, PySpark is built from an archive of 435 MB

@@ -30,6 +30,7 @@ class SparkProcess:
         self.lake = lake
         self.log_path = log_path
         self._batch_bytes = batch_bytes
+        self.options: tuple[str, ...] = ()  # of each start
         self._process: subprocess.Popen[bytes] | None = None
         self._orphans: list[psutil.Process] = []
 
@@ -44,7 +45,7 @@ class SparkProcess:
                 [
                     *(sys.executable, "-m", "tidemark.pipeline", "--master", "local[2]", "--driver-memory", "700m"),
                     *("--state", str(self.state), "--lake", str(self.lake)),
-                    *("--batch-bytes", str(self._batch_bytes), *options),
+                    *("--batch-bytes", str(self._batch_bytes), *self.options, *options),
                 ],
                 cwd=ROOT,
                 env={**os.environ, **variables, **({VARIABLE: failpoint} if failpoint else {})},

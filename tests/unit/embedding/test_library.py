@@ -81,6 +81,7 @@ def handle(batch: Batch) -> None:
             "serializer is str",
         ),
         (lambda state: Engine(DSN, state=state, handler=handle, stop_within_s=-1), "stop_within_s=-1"),
+        (lambda state: Engine(DSN, state=state, handler=handle, start_within_s=0), "start_within_s=0: must be greater"),
         (
             lambda state: Engine(DSN, state=state, handler=handle, transforms=[handle]),  # type: ignore[list-item]
             "transforms: number 1 is function",

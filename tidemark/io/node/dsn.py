@@ -67,6 +67,15 @@ def complete_dsn(dsn: str, *, database: str | None = None, options: str = "", **
     return make_conninfo("", **{**parsed, **{name: str(value) for name, value in keywords.items()}})
 
 
+def with_connect_timeout(dsn: str, timeout_s: int) -> str:
+    """Return `dsn` with a connect timeout, unless it has a shorter one."""
+    parsed = parse_dsn(dsn)
+    given = parsed.get("connect_timeout", "")
+    if given.isdecimal() and 0 < int(given) <= timeout_s:
+        return dsn
+    return make_conninfo("", **{**parsed, "connect_timeout": str(timeout_s)})
+
+
 def describe_dsn(dsn: str) -> str:
     """Return the parts of `dsn` that may be shown: host, port, database and user."""
     keywords = parse_dsn(dsn)

@@ -35,16 +35,16 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
-from tidemark.pipeline.driver.delta_landing import DeltaLanding
 from tidemark.pipeline.driver.executors import wait_for_master
+from tidemark.pipeline.driver.formats import opened_landing
 from tidemark.pipeline.driver.lake_epoch import hold_lake
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
-from tidemark.pipeline.driver.settings import Settings
-from tidemark.pipeline.driver.store_wait import StoreWait, when_store_answers
+from tidemark.pipeline.driver.settings import LakeFormat, Settings
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
+from tidemark.pipeline.storage.store_wait import StoreWait, when_store_answers
 from tidemark.pipeline.storage.stores import is_remote, open_lake
 
 REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
@@ -123,9 +123,10 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             lake_config,
             config.select.selection(),
             given.log_keep_s,
+            LakeFormat(given.format),
             given.paused_bytes,
         )
-        opening_lake = partial(DeltaLanding, settings, outbox, progress, log)
+        opening_lake = partial(opened_landing, settings, outbox, progress, log)
         landing = when_store_answers(opening_lake, store_wait, stop, once=given.once)
         if landing is None:
             return
@@ -261,6 +262,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--state", required=True, help="the state folder of the capture")
     parser.add_argument("--lake", required=True, help="folder of the tables, created if missing, or s3://BUCKET/PREFIX")
+    parser.add_argument(
+        "--format",
+        choices=[one.value for one in LakeFormat],
+        default=LakeFormat.DELTA.value,
+        help="format of the tables; iceberg: change logs without replicas (default: %(default)s)",
+    )
     parser.add_argument("--config", help="the configuration of the capture, of which [lake] is used")
     parser.add_argument("--store-endpoint", help="URL of the object store (default: lake.store_endpoint)")
     parser.add_argument("--store-region", help="region of the bucket (default: lake.store_region)")

@@ -29,13 +29,13 @@ from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.settings import Settings
-from tidemark.pipeline.driver.store_wait import StoreWait
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
+from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import is_remote
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node

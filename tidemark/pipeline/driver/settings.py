@@ -1,6 +1,7 @@
 """The settings of a pipeline, and what paused tables may keep of the outbox."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from tidemark.engine.selection import Selection
@@ -10,6 +11,13 @@ from tidemark.model.errors import ConfigError
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 
 PAUSED_SHARE = 4  # paused tables may keep a quarter of the outbox
+
+
+class LakeFormat(StrEnum):
+    """The format of the lake's tables."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"  # change logs only
 
 
 class PausedBytesTooLarge(ConfigError):
@@ -33,6 +41,7 @@ class Settings:
     lake_config: LakeConfig = DEFAULT_LAKE
     selection: Selection = field(default_factory=Selection)
     log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
+    lake_format: LakeFormat = LakeFormat.DELTA
     paused_bytes: int | None = None  # that the outbox keeps for paused tables; None: `PAUSED_SHARE` of it
 
 

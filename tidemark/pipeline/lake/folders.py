@@ -17,7 +17,7 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.positions import Positions, TableId
+from tidemark.pipeline.lake.positions import TableId, TablePosition
 from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.storage.stores import store_of
 
@@ -69,7 +69,9 @@ def _numbered_folder(relation: Relation) -> str:
 class LakeFolders:
     """Chooses the folders of new tables; call `choose` in stream order, so that a repeated batch chooses the same."""
 
-    def __init__(self, root: str, capture: str, databases: Mapping[Oid, str], positions: Positions) -> None:
+    def __init__(
+        self, root: str, capture: str, databases: Mapping[Oid, str], tables: Mapping[TableId, TablePosition]
+    ) -> None:
         self._root = root
         self._capture = capture
         self._databases = databases
@@ -77,7 +79,7 @@ class LakeFolders:
         self._used: set[str] = set()  # folders without case
         self._database_folders: dict[Oid, str] = {}
         self._is_numbered = False  # the layout of earlier versions
-        for of, known in positions.tables.items():
+        for of, known in tables.items():
             self._keep(of, known.folder)
             name = known.folder.rpartition("/")[2]
             self._is_numbered |= of[1] != INVALID_OID and name.startswith(f"{of[1]}-") and known.folder.count("/") == 1

@@ -24,6 +24,7 @@ from tidemark.pipeline.delta_log.damage import damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION
 from tidemark.pipeline.lake.faults import FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, messages_app, table_app
+from tidemark.pipeline.lake.lake_kind import CATALOG_FILE, has_catalog
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, TYPE
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
@@ -66,6 +67,11 @@ class OpenedLake:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        if has_catalog(root):
+            raise NoLake(
+                f"{root} is a lake of Iceberg tables, which this command does not read",
+                hint=f"read its catalog with another program: sqlite:///{root}/{CATALOG_FILE}",
+            )
         owner = LakeTable(f"{self.root}/{FOLDER}", "")
         if not owner.exists:
             raise NoLake(f"{self.root} is not a lake: it has no {FOLDER}")

@@ -9,17 +9,17 @@ A TRUNCATE is one row. `tidemark.pipeline.sinks.logshape` derives the log's colu
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Generic
 
 import pyarrow as pa
 
 from tidemark.io.host.failpoints import passed
-from tidemark.model.change import AFTER, BEFORE, UNCHANGED, CopyBoundary, Op, Truncation
+from tidemark.model.change import AFTER, BEFORE, UNCHANGED, CopyBoundary, Truncation
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UnfitSettings
-from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted, sql_time
+from tidemark.pipeline.lake.lake_table import LakeTable, quoted, sql_time
 from tidemark.pipeline.lake.layout import (
     META,
     Shapes,
@@ -30,27 +30,24 @@ from tidemark.pipeline.lake.layout import (
     unchanged_names,
 )
 from tidemark.pipeline.lake.partitions import partition_columns
-from tidemark.pipeline.sinks.logshape import OLD, convert_types, log_schema, spelled
+from tidemark.pipeline.sinks.log_table import CopiedRows, LogFormat, LogTableT
+from tidemark.pipeline.sinks.logshape import OLD, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
 
-class ChangeLog:
+class ChangeLog(Generic[LogTableT]):
     """Appends a table's changes to its log, exactly once."""
 
-    def __init__(
-        self, uri: str, app: str, shapes: Shapes, open_table: OpenTable = LakeTable, partition: Sequence[str] = ()
-    ) -> None:
-        """Write to the log at `uri`; a new one is partitioned by the source's columns `partition`."""
-        self._open_table = open_table
+    def __init__(self, shapes: Shapes, log: LogFormat[LogTableT], partition: Sequence[str] = ()) -> None:
+        """Write to `log`; a new one is partitioned by the source's columns `partition`."""
+        self._log = log
         self._names = partition
         self._partition: tuple[str, ...] = ()
-        self.uri = uri
-        self.app = app
         self._shapes = shapes
 
-    def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
-        """Append the changes of `items` that the log lacks; with `recorded` check that the log matches that record."""
-        table = self._open_table(self.uri, self.app, recorded)
+    def apply(self, items: Sequence[Delivered]) -> LogTableT:
+        """Append the changes of `items` that the log lacks."""
+        table = self._log.open()
         waiting: list[pa.Table] = []
         applied = table.applied
         for step in steps(items, applied):
@@ -77,7 +74,7 @@ class ChangeLog:
         self._append(table, waiting, applied)
         return table
 
-    def _append(self, table: LakeTable, waiting: list[pa.Table], applied: Applied) -> None:
+    def _append(self, table: LogTableT, waiting: list[pa.Table], applied: Applied) -> None:
         if not waiting:
             return
         rows = pa.concat_tables(waiting)
@@ -86,11 +83,11 @@ class ChangeLog:
             table.create(rows.schema, table.applied, partition=self._partition)
         else:
             rows = spelled(rows, table.schema)
-            convert_types(table, rows.schema)
+            self._log.convert_types(table, rows.schema)
         table.append(rows, applied, merge_schema=True)
         passed(Failpoint.LOG_APPENDED)
 
-    def _bound_copy(self, table: LakeTable, step: EventStep, boundary: CopyBoundary) -> Applied:
+    def _bound_copy(self, table: LogTableT, step: EventStep, boundary: CopyBoundary) -> Applied:
         applied = Applied(
             step.sequence,
             boundary.position,
@@ -106,9 +103,8 @@ class ChangeLog:
         elif boundary.begin and table.applied.copy_sequence:
             # The previous copy did not end: its rows are deleted, because its snapshot was abandoned. NB: they are
             # identified by the LSN that the log has applied; a sequence alone may belong to an older outbox.
-            seq, lsn = table.applied.copy_sequence, table.applied.position.commit_lsn
-            where = f"{quoted('_seq')} >= {seq} AND {quoted('_commit_lsn')} = {lsn}"
-            table.delete(f"{quoted('_op')} = '{Op.COPY.value}' AND {where}", applied)
+            copied = CopiedRows(table.applied.copy_sequence, table.applied.position.commit_lsn)
+            self._log.delete_copied(table, copied, applied)
         else:
             table.append(table.schema.empty_table(), applied)
         passed(Failpoint.LOG_APPENDED)

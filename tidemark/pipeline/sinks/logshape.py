@@ -126,11 +126,11 @@ def _moves(stored: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataTy
     moves = {}
     for name, new in changed.items():
         old = stored.field(name).type
-        moves[name] = (name if loses_nothing(old, new) else _aside(name, old, stored, wanted), new)
+        moves[name] = (name if loses_nothing(old, new) else aside_name(name, old, stored, wanted), new)
     return moves
 
 
-def _aside(name: str, old: pa.DataType, stored: pa.Schema, wanted: pa.Schema) -> str:
+def aside_name(name: str, old: pa.DataType, stored: pa.Schema, wanted: pa.Schema) -> str:
     """Return the column for values of type `old`, which must not be a column of the table, now or with another type."""
     aside = f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
     used = {column.lower() for column in wanted.names}

@@ -8,10 +8,9 @@ import pyarrow as pa
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import LogicalMessage
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import POSITION_COLUMNS
+from tidemark.pipeline.sinks.log_table import LogTableT
 
 SCHEMA = pa.schema(
     [
@@ -23,14 +22,8 @@ SCHEMA = pa.schema(
 )
 
 
-def append_messages(
-    uri: str,
-    app: str,
-    messages: Sequence[tuple[OutboxSequence, LogicalMessage]],
-    recorded: Recorded | None = None,
-) -> LakeTable:
-    """Append the messages of `messages`, in stream order, that the log lacks; return the log."""
-    table = LakeTable(uri, app, recorded)
+def append_messages(table: LogTableT, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> LogTableT:
+    """Append the messages of `messages`, in stream order, that the log `table` lacks; return the log."""
     late = [(sequence, message) for sequence, message in messages if message.position > table.applied.position]
     if not late:
         return table

@@ -83,7 +83,7 @@ class Lake:
         self._store = store_of(self.root)
         named = {} if databases is None else databases
         self.positions = Positions(self.root, identity)
-        self._folders = LakeFolders(self.root, identity.capture, named, self.positions)
+        self._folders = LakeFolders(self.root, identity.capture, named, self.positions.tables)
         self._writes = TableWrites(
             self.root,
             identity,

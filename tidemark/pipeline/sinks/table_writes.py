@@ -34,6 +34,7 @@ from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
+from tidemark.pipeline.sinks.log_table import DeltaLogFormat
 from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.pinned_columns import Pins
@@ -117,12 +118,12 @@ class TableWrites:
         uri, app = f"{self._root}/{self._folders[table]}/{LOG}", table_app(self._capture, table, LOG)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
-        appending = ChangeLog(uri, app, self._shapes, open_table, settings.partition)
         keep_hours = max(self._keep_hours, settings.file_keep_hours)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             self._check_damage(uri)
-            log = appending.apply(delivered_items(some), recorded)
+            delta_log = DeltaLogFormat(uri, app, recorded, open_table)
+            log = ChangeLog(self._shapes, delta_log, settings.partition).apply(delivered_items(some))
             if log.has_passed(EXPIRE_EVERY):
                 log.set_properties(keep_hours)
                 if settings.log_keep_days:
@@ -250,7 +251,7 @@ class TableWrites:
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
             self._check_damage(uri)
-            log = append_messages(uri, app, known_messages, recorded)
+            log = append_messages(LakeTable(uri, app, recorded), known_messages)
             if log.has_passed(EXPIRE_EVERY):
                 log.set_properties(self._keep_hours)
             return log

@@ -48,7 +48,8 @@ class Consumer(ABC):
         What is not confirmed is delivered again after a restart, perhaps divided in another way; at
         `deliver.unconfirmed_bytes_max` delivery waits. While something is unconfirmed and nothing arrives, the method
         is called without items, so that it can confirm. After an error it is called again with the same part,
-        `deliver.retries_max` times; a `tidemark.ConsumerFailed` that it raises is final at once.
+        `deliver.retries_max` times; then `poison.policy` decides. A `tidemark.ConsumerFailed` that it raises is final
+        at once.
         """
 
     def on_revoked(self) -> bool:

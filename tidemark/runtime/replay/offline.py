@@ -30,6 +30,12 @@ def ends_early(archive: ArchiveFolder, end_lsn: Lsn, to_lsn: Lsn) -> ArchiveEnds
     return ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)}, before {format_lsn(to_lsn)}")
 
 
+def ends_before(archive: ArchiveFolder, start: HistoryStart, times: TimeRange) -> ArchiveEndsEarly:
+    """Return the error for an archive that ends before the requested time."""
+    ended = "without a transaction" if times.latest is None else f"with transactions up to {times.latest}"
+    return ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(start.decoded_lsn)} {ended}, before {times.to_time}")
+
+
 def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifier) -> None:
     """Raise `ForeignArchive` for the archive of another cluster."""
     if archive.system_identifier != system_identifier:
@@ -95,9 +101,6 @@ def decode_archive(
         if times.is_passed or (to_lsn is not None and start.decoded_lsn >= to_lsn):
             return
     if not times.is_reached:
-        ended = "without a transaction" if times.latest is None else f"with transactions up to {times.latest}"
-        raise ArchiveEndsEarly(
-            f"{archive.folder} ends at {format_lsn(start.decoded_lsn)} {ended}, before {times.to_time}"
-        )
+        raise ends_before(archive, start, times)
     if to_lsn is not None and start.decoded_lsn < to_lsn:
         raise ends_early(archive, start.decoded_lsn, to_lsn)

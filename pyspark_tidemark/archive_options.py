@@ -1,0 +1,41 @@
+"""The options of the format `tidemark.archive`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.model.commit_time import CommitTime, parse_commit_time
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, parse_lsn
+
+ARCHIVE_FORMAT = "tidemark.archive"
+_NAMES = ("archive", "state", "table", "from", "to")
+_REQUIRED = ("archive", "state", "table")
+
+
+@dataclass(frozen=True)
+class ArchiveOptions:
+    """The options of one query: a table in [begin, end) of an archive, open at an end that is None."""
+
+    archive: Path
+    state: Path
+    table: str
+    begin: Lsn | CommitTime | None = None
+    end: Lsn | CommitTime | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "ArchiveOptions":
+        """Parse the options, whose names Spark may pass in lower case; raise `ConfigError`."""
+        given = {("archive" if name.lower() == "path" else name.lower()): text for name, text in options.items()}
+        unknown, missing = sorted(given.keys() - set(_NAMES)), [name for name in _REQUIRED if not given.get(name)]
+        hint = f"its options are {', '.join(_NAMES)}"
+        if unknown:
+            raise ConfigError(f"format {ARCHIVE_FORMAT!r} has no option {', '.join(unknown)}", hint=hint)
+        if missing:
+            raise ConfigError(f"format {ARCHIVE_FORMAT!r} requires the option {', '.join(missing)}", hint=hint)
+        ends = (_end(given["from"]) if given.get("from") else None, _end(given["to"]) if given.get("to") else None)
+        return cls(Path(given["archive"]), Path(given["state"]), given["table"], *ends)
+
+
+def _end(text: str) -> Lsn | CommitTime:
+    return parse_lsn(text) if "/" in text else parse_commit_time(text)

@@ -1,0 +1,58 @@
+"""The reference of the library is current, has each public name once, and examples need no other name."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tidemark
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "scripts" / "reference_page.py"
+PAGES = ("README.md", "docs/engine.md", "docs/consumers.md", "docs/transforms.md", "docs/debezium.md")
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_reference_is_current() -> None:
+    checked = subprocess.run([sys.executable, str(SCRIPT), "--check"], check=False, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_each_public_name_is_in_the_reference_once() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert sorted(re.findall(r"^### `(\w+)`$", page, re.MULTILINE)) == tidemark.__all__
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_of_a_page_use_public_names_alone(page: str) -> None:
+    blocks = BLOCK.findall((ROOT / page).read_text())
+    used = [name for block in blocks for name in names_of_tidemark(ast.parse(block))]
+    assert set(used) <= {*tidemark.__all__}
+
+
+def test_the_example_package_uses_public_names_alone() -> None:
+    sources = list((ROOT / "examples" / "tidemark-sqlite").rglob("tidemark_sqlite/*.py"))
+    used = {name for path in sources for name in names_of_tidemark(ast.parse(path.read_text()))}
+    assert {"Consumer", "Delivery"} <= used <= {*tidemark.__all__}
+
+
+def test_names_of_modules_of_tidemark_are_found() -> None:
+    source = "import tidemark\nfrom tidemark.engine.batch import Batch\nfrom tidemark import Mask\ntidemark.Engine()\n"
+    assert sorted(names_of_tidemark(ast.parse(source))) == ["Engine", "Mask", "engine.batch"]
+
+
+def names_of_tidemark(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of the package that a program uses; a module of it has a dot, or is no public name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "tidemark":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tidemark."):
+            yield str(node.module).removeprefix("tidemark.")
+        elif isinstance(node, ast.Import):
+            yield from (a.name.removeprefix("tidemark.") for a in node.names if a.name.startswith("tidemark."))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tidemark":
+            yield node.attr

@@ -1,0 +1,40 @@
+"""Opens a lake in the format that was given; a lake keeps the format with which it was created."""
+
+from importlib import import_module
+
+from tidemark.io.host.extras import ICEBERG
+from tidemark.io.host.logs import Log
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.model.errors import ConfigError
+from tidemark.pipeline.driver.delta_landing import DeltaLanding
+from tidemark.pipeline.driver.landing import Landing
+from tidemark.pipeline.driver.progress import PipelineProgress
+from tidemark.pipeline.driver.settings import LakeFormat, Settings
+from tidemark.pipeline.lake.lake_kind import has_catalog, has_delta_positions
+from tidemark.pipeline.storage.stores import is_remote
+
+IN_FOLDERS = "the catalog of a lake of Iceberg tables is a file: give a folder of a local file system"
+
+
+class OtherFormat(ConfigError):
+    """A lake has tables of another format."""
+
+    hint = "give each format a separate lake, and a separate reader of the outbox (--reader)"
+
+
+def opened_landing(settings: Settings, outbox: OutboxReader, progress: PipelineProgress, log: Log) -> Landing:
+    """Open the lake; raise `OtherFormat` if its tables have another format than `settings` say."""
+    if settings.lake_format is LakeFormat.DELTA:
+        if has_catalog(settings.lake):
+            raise OtherFormat(f"{settings.lake} is a lake of Iceberg tables: use --format iceberg")
+        return DeltaLanding(settings, outbox, progress, log)
+    if is_remote(settings.lake):
+        raise OtherFormat(f"{settings.lake} is in an object store, and --format is iceberg", hint=IN_FOLDERS)
+    if has_delta_positions(settings.lake):
+        raise OtherFormat(f"{settings.lake} is a lake of Delta tables, and --format is iceberg")
+    ICEBERG.require()
+    # NB: the extra is optional, so its packages are imported only here.
+    landing: Landing = import_module("tidemark.pipeline.driver.iceberg_landing").IcebergLanding(
+        settings, outbox, progress, log
+    )
+    return landing

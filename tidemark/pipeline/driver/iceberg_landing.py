@@ -1,0 +1,100 @@
+"""Writes portions of batches into the change logs of a lake of Iceberg tables."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.failpoints import passed
+from tidemark.io.host.logs import Log
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.model.commit_time import USECS_PER_SECOND
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.driver.feed import Feed, check_joins
+from tidemark.pipeline.driver.progress import PipelineProgress
+from tidemark.pipeline.driver.settings import Settings
+from tidemark.pipeline.driver.settings_check import BadTableSettings
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
+from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
+from tidemark.pipeline.iceberg.positions import CatalogPositions
+from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.source.captured_databases import CapturedDatabases
+
+
+class IcebergLanding:
+    """One lake of Iceberg tables, as one reader of the outbox writes it; it has no replicas and no paused tables."""
+
+    is_behind = False
+
+    def __init__(self, settings: Settings, outbox: OutboxReader, progress: PipelineProgress, log: Log) -> None:
+        check_settings(settings.lake_config)
+        self._settings = settings
+        self._outbox = outbox
+        self._progress = progress
+        self._log = log
+        self._databases = CapturedDatabases(outbox)
+        clock = SystemClock()
+        self._expiry = SnapshotExpiry(settings.log_keep_s, lambda: clock.wall_us() / USECS_PER_SECOND)
+        self._lake = self._opened()
+
+    @property
+    def positions(self) -> CatalogPositions:
+        """Return the positions in the catalog of the lake."""
+        return self._lake.positions
+
+    def open(self, is_over: Callable[[], bool]) -> None:  # noqa: ARG002 - nothing here takes long
+        """Open the lake anew."""
+        self._lake.close()
+        self._lake = self._opened()
+
+    def land(self, feed: Feed, replayable: Sequence) -> None:
+        """Write a portion to the logs of its tables, and confirm it."""
+        positions = self._lake.positions
+        check_joins(feed, positions.applied, positions.outbox)
+        known = positions.applied.sequence if positions.outbox == feed.lake_batch.outbox else NO_SEQUENCE
+        self._outbox.confirm(self._settings.reader, known, replayable)
+        self._lake.apply(feed.lake_batch)
+        self.confirm(replayable)
+
+    def end_portion(self) -> None:
+        """Do nothing: no table was resumed, and there is no maintenance beside the stream."""
+
+    def confirm(self, replayable: Sequence) -> None:
+        """Confirm to the outbox what every log contains, except the values after `replayable`."""
+        self._outbox.confirm(self._settings.reader, self._lake.positions.applied.sequence, replayable)
+        passed(Failpoint.CONFIRMED)
+
+    def catch_up(self, *, merges: bool = True, is_end: bool = False) -> bool:  # noqa: ARG002 - no table is behind
+        """Return False: no table is behind the others."""
+        return False
+
+    def record_maintenance(self) -> None:
+        """Do nothing: the stream itself expires snapshots."""
+
+    def maintained(self) -> AbstractContextManager[None]:
+        """Run nothing meanwhile."""
+        return nullcontext()
+
+    def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
+        """Do nothing: the stream itself expires snapshots."""
+
+    def _opened(self) -> IcebergLake:
+        shapes = partial(shape_of, types=self._databases.types)
+        lake = IcebergLake(self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry)
+        self._progress.record_tables(lake.positions.tables)
+        return lake
+
+
+def check_settings(config: LakeConfig) -> None:
+    """Raise `BadTableSettings` for settings of tables that a lake of Iceberg tables does not support."""
+    faults = [f"{one.pattern}: {key}" for one in config.tables for key in _unsupported(one)]
+    if faults:
+        raise BadTableSettings(f"with --format iceberg there are only change logs, without {', '.join(faults)}")
+
+
+def _unsupported(settings: LakeTableConfig) -> list[str]:
+    plain = LakeTableConfig(settings.pattern, write=settings.write)
+    names = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(plain, name)]
+    return [*names, *(["write = 'replica'"] if settings.write is Written.REPLICA else [])]

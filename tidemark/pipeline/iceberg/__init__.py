@@ -1,0 +1,1 @@
+"""Change logs as Iceberg tables: the catalog, the tables, their positions, and expired snapshots."""

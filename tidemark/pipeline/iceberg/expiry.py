@@ -1,0 +1,70 @@
+"""Expires the snapshots of Iceberg tables, and later deletes the files that no snapshot names any more.
+
+Each append makes a snapshot. pyiceberg copies the metadata of all snapshots some twenty times in a commit (0.6 ms for
+each of them), so a table keeps few. The files of expired ones stay for a time, for readers that have begun. A snapshot
+that deleted rows is kept for that time as well: it names the data files that nobody needs after it.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+SNAPSHOTS_MAX = 40  # at which half of them expire
+_MS_PER_S = 1000
+
+
+class SnapshotExpiry:
+    """Keeps the snapshots of each table few, and the files of expired ones for `keep_s`."""
+
+    def __init__(self, keep_s: float, now_s: Callable[[], float], snapshots_max: int = SNAPSHOTS_MAX) -> None:
+        """Expire the older half once a table has `snapshots_max` snapshots; `now_s`: seconds since 1970."""
+        self._keep_s = keep_s
+        self._now_s = now_s
+        self._snapshots_max = snapshots_max
+
+    def expire(self, table: Table) -> None:
+        """Expire the older snapshots if there are too many, and delete unused files that are old enough."""
+        snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+        if len(snapshots) < self._snapshots_max:
+            return
+        older = snapshots[: -(self._snapshots_max // 2)]
+        expired = [one for one in older if not _rewrites(one) or self._is_old(one.timestamp_ms / _MS_PER_S)]
+        if not expired:
+            return
+        unused = _deleted_data(table, filter(_rewrites, expired))
+        table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in expired]).commit()
+        for path in unused:
+            table.io.delete(path)
+        self._delete_unnamed(table)
+
+    def _delete_unnamed(self, table: Table) -> None:
+        """Delete manifests, and lists of them, that no snapshot names; an interrupted commit leaves some as well."""
+        named = {snapshot.manifest_list for snapshot in table.snapshots()}
+        named |= {one.manifest_path for snapshot in table.snapshots() for one in snapshot.manifests(table.io)}
+        for path in (Path(table.location()) / "metadata").glob("*.avro"):
+            with suppress(FileNotFoundError):
+                if str(path) not in named and self._is_old(path.stat().st_mtime):
+                    path.unlink()
+
+    def _is_old(self, at_s: float) -> bool:
+        return at_s < self._now_s() - self._keep_s
+
+
+def _rewrites(snapshot: Snapshot) -> bool:
+    return snapshot.summary is None or snapshot.summary.operation is not Operation.APPEND
+
+
+def _deleted_data(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """Return the data files that snapshots deleted."""
+    return {
+        entry.data_file.file_path
+        for snapshot in snapshots
+        for manifest in snapshot.manifests(table.io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.deleted_files_count
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        if entry.status is ManifestEntryStatus.DELETED
+    }

@@ -1,0 +1,127 @@
+"""Writes a batch of outbox values into the change logs of a lake of Iceberg tables, then the positions.
+
+There are no replicas. Each log checks its own position, so a kill at any point is harmless: a repeated change is
+skipped where it is already applied. A table that cannot be written stops the pipeline; the outbox keeps its changes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tidemark.io.host.failpoints import passed
+from tidemark.model.change import SchemaEvent
+from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.iceberg.catalog import open_catalog
+from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
+from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat
+from tidemark.pipeline.iceberg.positions import CatalogPositions
+from tidemark.pipeline.lake.folders import LOG, MESSAGES, LakeFolders, messages_app, table_app
+from tidemark.pipeline.lake.lake_kind import has_catalog
+from tidemark.pipeline.lake.layout import Shapes
+from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
+from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
+from tidemark.pipeline.sinks.changelog import ChangeLog
+from tidemark.pipeline.sinks.lake_batch import LakeBatch, first_relation, latest_relation, split_items
+from tidemark.pipeline.sinks.messages import append_messages
+from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.wire.state import Identity
+
+REOPENED_MAX = 5  # in a row, for maintenance of another program that committed meanwhile
+
+
+class IcebergLake:
+    """The change logs of one capture."""
+
+    def __init__(
+        self, root: str, identity: Identity, shapes: Shapes, databases: Mapping[Oid, str], expiry: SnapshotExpiry
+    ) -> None:
+        """`databases`: names; a database without a name is called by its OID."""
+        self._root = root
+        self._identity = identity
+        self._shapes = shapes
+        self._databases = databases
+        self._expiry = expiry
+        self._catalog = open_catalog(root)
+        self.positions = CatalogPositions(root, self._catalog, identity)
+        self._folders = LakeFolders(root, identity.capture, databases, self.positions.tables)
+
+    def close(self) -> None:
+        """Close the catalog."""
+        self._catalog.close()
+
+    def apply(self, batch: LakeBatch) -> None:
+        """Append `batch` to every log, then record it in the catalog."""
+        passed(Failpoint.BATCH_RECEIVED)
+        self._check_present()
+        split = split_items(batch.items)
+        touched = []
+        for of, items in split.tables.items():
+            self._folders.choose(of, first_relation(items))
+            touched.append(self._write_table(of, items))
+        for database, messages in split.messages.items():
+            of = (database, INVALID_OID)
+            self._folders.choose(of, None)
+            log = self._log(of, messages_app(self._identity.capture, database), MESSAGES)
+            table = append_messages(log.open(), messages)
+            touched.append((self._reached(of, "", MESSAGES, TableState.LIVE, table.applied), table.snapshot))
+        passed(Failpoint.TABLES_DONE)
+        self._check_present()
+        applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
+        if applied.position < self.positions.applied.position:
+            applied = replace(applied, position=self.positions.applied.position)
+        self.positions.write(batch.outbox, touched, applied)
+        passed(Failpoint.POSITIONS_WRITTEN)
+
+    def _write_table(self, of: TableId, items: Sequence[Delivered]) -> tuple[TablePosition, int | None]:
+        relation = latest_relation(items)
+        log = self._log(of, table_app(self._identity.capture, of, LOG), relation.qualified_name)
+        for reopened in range(REOPENED_MAX + 1):
+            try:
+                table = ChangeLog(self._shapes, log).apply(items)
+                break
+            except TableMoved:
+                if reopened == REOPENED_MAX:
+                    raise
+        if table.exists:
+            self._expiry.expire(table.table)
+        last = items[-1].item
+        state = TableState.LIVE
+        if table.applied.copy_sequence:
+            state = TableState.COPYING
+        elif isinstance(last, SchemaEvent) and last.after is None:
+            state = TableState.DROPPED
+        return self._reached(of, relation.namespace, relation.name, state, table.applied), table.snapshot
+
+    def _log(self, of: TableId, app: str, name: str) -> IcebergLogFormat:
+        database = self._databases.get(of[0], str(of[0]))
+        source = f"{self._identity.system_identifier}/{database}/{name}"
+        folder = self._folders[of]
+        return IcebergLogFormat(
+            self._catalog,
+            tuple(folder.split("/")),
+            f"{self._root}/{folder}",
+            app,
+            self.positions.snapshots.get(of),
+            {CAPTURE: self._identity.capture, SOURCE: source},
+        )
+
+    def _reached(self, of: TableId, namespace: str, name: str, state: TableState, applied: Applied) -> TablePosition:
+        return TablePosition(
+            of[0],
+            of[1],
+            namespace,
+            name,
+            self._folders[of],
+            state,
+            applied.sequence,
+            applied.position,
+            applied.generation,
+        )
+
+    def _check_present(self) -> None:
+        """Raise `LakeFailed` if the whole lake was removed."""
+        if not has_catalog(self._root):
+            raise LakeFailed(f"the catalog of {Path(self._root)} is gone: the lake is not mounted, or was removed")

@@ -1,0 +1,234 @@
+"""One Iceberg table, written with the position that it contains in each snapshot.
+
+pyiceberg repeats a commit that lost against another one, with the same rows: a change would be there twice. Its retries
+are therefore off (`_NO_RETRY`), and a lost commit is examined here: another pipeline's ends this one (`TableFenced`),
+maintenance lets the batch be applied again, and changed rows raise `IcebergTableChanged`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import Table, Transaction
+
+from tidemark.io.host.failpoints import passed
+from tidemark.model.errors import InternalError
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.failures import first_reason, reports_full_disk
+from tidemark.pipeline.iceberg.snapshot_summary import is_own, read_applied, summary_of
+from tidemark.pipeline.iceberg.stored_types import conformed, is_promotion, stored_schema, stored_type
+from tidemark.pipeline.lake.layout import COMMENT
+from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull, TableFenced, TableMoved
+from tidemark.pipeline.sinks.log_table import CopiedRows
+from tidemark.pipeline.sinks.logshape import OLD, aside_name
+
+_NO_RETRY = {"commit.retry.num-retries": "0"}
+PROPERTIES = {
+    **_NO_RETRY,
+    "commit.manifest-merge.enabled": "true",  # otherwise a scan reads one manifest for each append
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+_COMMENT = "comment"  # Spark's property of a table's comment
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergLogFormat:
+    """A log that is an Iceberg table; it is checked against the snapshot `recorded` when it is opened."""
+
+    catalog: SqlCatalog
+    name: tuple[str, ...]
+    location: str
+    app: str
+    recorded: int | None
+    properties: Mapping[str, str]
+
+    def open(self) -> "IcebergTable":
+        """Open the log."""
+        return IcebergTable(self)
+
+    def convert_types(self, table: "IcebergTable", wanted: pa.Schema) -> None:
+        """Give the columns of a log the types that they have in `wanted`."""
+        table.convert_types(wanted)
+
+    def delete_copied(self, table: "IcebergTable", rows: CopiedRows, applied: Applied) -> None:
+        """Delete the rows of a copy that did not end, and record `applied`."""
+        table.delete_copied(rows, applied)
+
+
+class IcebergTable:
+    """A table at one snapshot, or a table that does not exist yet; each write advances to the snapshot that it made."""
+
+    def __init__(self, log: IcebergLogFormat) -> None:
+        """Open the table; with a recorded snapshot check that it has that one, and no later change of other writers."""
+        self._log = log
+        self._table: Table | None = None
+        with self._translated():
+            try:
+                self._table = log.catalog.load_table(log.name)
+            except NoSuchTableError:
+                if log.recorded is not None:
+                    reason = f"the table {'.'.join(log.name)} is not in the catalog"
+                    raise LakeFailed(f"{log.location}: {reason}") from None
+            self.applied = NOTHING if self._table is None else read_applied(self._table, log.app, log.recorded)
+            if self._table is not None and not _NO_RETRY.items() <= self._table.properties.items():
+                with self._table.transaction() as transaction:
+                    transaction.set_properties(_NO_RETRY)
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the table exists."""
+        return self._table is not None
+
+    @property
+    def table(self) -> Table:
+        """Return the table in pyiceberg."""
+        if self._table is None:
+            raise InternalError(f"{self._log.location} was written to before it was created")
+        return self._table
+
+    @property
+    def snapshot(self) -> int | None:
+        """Return the id of the present snapshot."""
+        present = self._table.current_snapshot() if self._table is not None else None
+        return None if present is None else present.snapshot_id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns, as Iceberg stores them."""
+        return _columns_of(self.table)
+
+    def create(
+        self, schema: pa.Schema, applied: Applied, description: str = "", *, partition: Sequence[str] = ()
+    ) -> None:
+        """Create the table without rows."""
+        assert not partition, partition  # refused with the settings
+        properties = {**PROPERTIES, **self._log.properties, **({_COMMENT: description} if description else {})}
+        with self._translated():
+            self._log.catalog.create_namespace_if_not_exists(self._log.name[:-1])
+            columns = stored_schema(schema, _comments(schema))
+            self._table = self._log.catalog.create_table(
+                self._log.name, columns, self._log.location, properties=properties
+            )
+        if applied != NOTHING:
+            self.append(schema.empty_table(), applied)
+
+    def append(self, rows: pa.Table, applied: Applied, *, merge_schema: bool = False) -> None:
+        """Add `rows`; with `merge_schema` also new columns and new fields of structs."""
+        with self._transaction() as transaction:
+            if merge_schema and _new_columns(rows.schema, self.schema):
+                with transaction.update_schema() as update:
+                    update.union_by_name(stored_schema(rows.schema, _comments(rows.schema)))
+            self._append(transaction, rows, applied)
+        self.applied = applied
+
+    def describe(self, fields: Iterable[pa.Field], description: str | None = None) -> None:
+        """Set the description of the table and the comments of its columns; the position remains."""
+        stored = self.table.schema()
+        wanted = _comments(fields)
+        changed = {
+            name: comment
+            for name, comment in wanted.items()
+            if name in stored.column_names and (stored.find_field(name).doc or "") != comment
+        }
+        is_new = description is not None and description != self.table.properties.get(_COMMENT, "")
+        if not changed and not is_new:
+            return
+        with self._transaction() as transaction:
+            if changed:
+                with transaction.update_schema() as update:
+                    for name, comment in changed.items():
+                        update.update_column((name,), doc=comment)
+            if is_new:
+                transaction.set_properties({_COMMENT: description or ""})
+
+    def convert_types(self, wanted: pa.Schema) -> None:
+        """Give columns the types of `wanted`: by a promotion of Iceberg, else older values stay in another column."""
+        stored = self.schema
+        changed = [
+            name
+            for name in wanted.names
+            if name != OLD and name in stored.names and stored.field(name).type != stored_type(wanted.field(name).type)
+        ]
+        if not changed:
+            return
+        with self._transaction() as transaction:
+            with transaction.update_schema() as renaming:
+                for name in changed:
+                    old, new = stored.field(name).type, stored_type(wanted.field(name).type)
+                    if not is_promotion(old, new):
+                        aside = aside_name(name, old, stored, wanted)
+                        renaming.rename_column((name,), aside)
+                        renaming.rename_column((OLD, name), aside)
+            with transaction.update_schema() as adding:
+                adding.union_by_name(stored_schema(wanted, _comments(wanted)))
+        passed(Failpoint.LOG_RESHAPED)
+
+    def delete_copied(self, rows: CopiedRows, applied: Applied) -> None:
+        """Delete the rows of a copy that did not end, and record `applied`."""
+        found = f"_op = '{rows.op}' and _seq >= {rows.sequence} and _commit_lsn = {rows.commit_lsn}"
+        with self._transaction() as transaction:
+            if self.table.scan(found, limit=1).to_arrow().num_rows:
+                transaction.delete(found, snapshot_properties=summary_of(self._log.app, applied))
+            self._append(transaction, self.schema.empty_table(), applied)
+        self.applied = applied
+
+    def _append(self, transaction: Transaction, rows: pa.Table, applied: Applied) -> None:
+        columns = _columns_of(transaction)
+        transaction.append(conformed(rows, columns), snapshot_properties=summary_of(self._log.app, applied))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        """Make one commit of a block."""
+        with self._translated(), self.table.transaction() as transaction:
+            yield transaction
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise the error of Tidemark for an error of pyiceberg, of SQLite or of the disk."""
+        try:
+            yield
+        except CommitFailedException as error:
+            self._examine(error)
+        except OSError as error:
+            kind = LakeFull if reports_full_disk(str(error)) else LakeFailed
+            raise kind(f"{self._log.location}: {first_reason(str(error))[:REASON_MAX]}") from error
+
+    def _examine(self, error: CommitFailedException) -> NoReturn:
+        """Raise the error for a commit that lost against another one."""
+        before, table = self.snapshot, self._log.catalog.load_table(self._log.name)
+        present = table.current_snapshot()
+        reason = first_reason(str(error))
+        while present is not None and present.snapshot_id != before:
+            if is_own(present, self._log.app):
+                raise TableFenced(self._log.location, reason) from error
+            present = table.snapshot_by_id(parent) if (parent := present.parent_snapshot_id) is not None else None
+        read_applied(table, self._log.app, before)
+        raise TableMoved(self._log.location, reason, self.applied) from error
+
+
+def _columns_of(table: Table | Transaction) -> pa.Schema:
+    schema = table.schema() if isinstance(table, Table) else table.table_metadata.schema()
+    columns: pa.Schema = schema.as_arrow()
+    # NB: without the numbers of fields, which pyiceberg adds.
+    return pa.schema([pa.field(field.name, stored_type(field.type)) for field in columns])
+
+
+def _comments(fields: Iterable[pa.Field]) -> dict[str, str]:
+    found = {field.name: (field.metadata or {}).get(COMMENT, b"").decode() for field in fields}
+    return {name: comment for name, comment in found.items() if comment}
+
+
+def _new_columns(rows: pa.Schema, stored: pa.Schema) -> bool:
+    """Return whether `rows` have a column, or a column of the old row, that the table lacks."""
+    if any(name not in stored.names for name in rows.names):
+        return True
+    if OLD not in rows.names:
+        return False
+    known = {field.name for field in stored.field(OLD).type}
+    return any(field.name not in known for field in rows.field(OLD).type)
