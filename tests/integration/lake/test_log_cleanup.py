@@ -156,17 +156,17 @@ def test_the_base_is_on_disk_before_anything_is_removed(tmp_path: Path, monkeypa
     table = make_table(tmp_path)
     version = lengthen(table, 120, checkpoint_every=60)
     done: list[str] = []
-    sync, unlink = os.fsync, Path.unlink
+    unlink = Path.unlink
 
     def record_sync(descriptor: int) -> None:
         done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        sync(descriptor)
 
     def record_unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib has it
         done.append("removal")
         unlink(path, missing_ok)
 
-    monkeypatch.setattr(os, "fsync", record_sync)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, record_sync)
     monkeypatch.setattr(Path, "unlink", record_unlink)
     assert cleanup(tmp_path).run([(NAME, version)])
     before = done[: done.index("removal")]
