@@ -116,6 +116,8 @@ class Engine:
         on_state: called after each change of the state, by the thread that made it.
         on_stop_step: called after each step of a stop, and of a start that failed.
         on_end: called once and last, with the error that ended the engine, also that of a failed start.
+        workers: threads that call the handler; 0: the thread that delivers calls it, which is for tests and debugging.
+        order: which batches are handled at the same time.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
         poison: what happens to a change that the handler cannot handle after all retries.
@@ -260,7 +262,7 @@ class Engine:
         consumer = PoolConsumer(
             self._pool,
             order=self._options.order,
-            lane_count=self._options.workers,
+            lane_count=max(1, self._options.workers),
             commit=self._options.commit,
             bytes_max=self._config.deliver.unconfirmed_bytes_max,
             databases=beginning.databases,

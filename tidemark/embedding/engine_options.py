@@ -34,7 +34,7 @@ class EngineOptions:
     stop_within_s: float
 
     def __post_init__(self) -> None:
-        _check("workers", self.workers, 1, WORKERS_MAX)
+        _check("workers", self.workers, 0, WORKERS_MAX)
         _check("retries", self.retries, 0, RETRIES_MAX)
         if not isinstance(self.order, Order):
             raise ConfigError(f"{WHERE}: order={self.order!r}: must be one of {', '.join(map(str, Order))}")

@@ -1,5 +1,7 @@
 """The threads that call the handler: as many as requested, in the order that `Dispatch` permits.
 
+Without threads, the caller of `submit` handles everything itself, one part after the other: a serial engine.
+
 A part whose call fails is called again, with the same part, within the limit of retries. When that is used up, nothing
 more is started, and `error` is the cause.
 """
@@ -34,6 +36,7 @@ class HandlerPool(Generic[PART]):
     ) -> None:
         """Start nothing. `backoff`: the first delay between retries and the longest, in seconds.
 
+        workers: 0: the caller of `submit` handles the parts.
         isolate: called after the last retry; if it returns true, the part is handled further.
         """
         self._handle = handle
@@ -47,6 +50,7 @@ class HandlerPool(Generic[PART]):
         self._is_over = False  # no part is started any more
         self._is_abandoned = False  # what finishes has no effect any more
         self._in_handler: set[str] = set()  # names of threads
+        self._caller: threading.Thread | None = None  # of `submit`, in a serial engine
         self._changed = threading.Condition()
         self._no_retries = threading.Event()
         self._threads = [
@@ -76,7 +80,10 @@ class HandlerPool(Generic[PART]):
                 return False
             self._dispatch.add(parts, byte_count)
             self._changed.notify_all()
-            return True
+        if not self._threads:
+            self._caller = threading.current_thread()
+            self._run()
+        return True
 
     def wait_below(self, bytes_max: int) -> None:
         """Wait until at most `bytes_max` are unfinished, or the pool starts no more."""
@@ -85,7 +92,7 @@ class HandlerPool(Generic[PART]):
 
     def is_own(self, thread: threading.Thread) -> bool:
         """Return whether a thread is one of this pool."""
-        return thread in self._threads
+        return thread in self._threads or thread is self._caller
 
     def drain(self, within_s: float) -> tuple[str, ...]:
         """Finish all parts and end the threads; return the names of those that are still in the handler.
@@ -102,6 +109,7 @@ class HandlerPool(Generic[PART]):
                 thread.join(max(0.0, until_s - self._clock.monotonic_s()))
         self._no_retries.set()
         with self._changed:
+            self._changed.wait_for(lambda: not self._in_handler, max(0.0, until_s - self._clock.monotonic_s()))
             self._is_abandoned = True
             return tuple(sorted(self._in_handler))
 
@@ -121,7 +129,8 @@ class HandlerPool(Generic[PART]):
     def _take(self) -> Dispatched[PART] | None:
         with self._changed:
             while not self._is_over:
-                if (taken := self._dispatch.take()) is not None:
+                taken = self._dispatch.take()
+                if taken is not None or not self._threads:
                     return taken
                 self._changed.wait()
         return None
@@ -153,6 +162,7 @@ class HandlerPool(Generic[PART]):
             finally:
                 with self._changed:
                     self._in_handler.discard(name)
+                    self._changed.notify_all()
             if self._no_retries.wait(delay_s):
                 raise Stopped
 

@@ -61,8 +61,20 @@ def plan_ranges(
     ends = [*(cut.lsn for cut in chosen), end_lsn if is_complete else to_lsn]
     ranges = [PlannedRange(from_lsn, ends[0])]
     for cut, to in zip(chosen, ends[1:], strict=True):
-        ranges.append(PlannedRange(cut.lsn, to, _start(found, cut, to, is_complete=is_complete or to is not ends[-1])))
+        is_known = is_complete or to is not ends[-1]
+        ranges.append(PlannedRange(cut.lsn, to, _start(found, cut, to, from_lsn=cut.lsn, is_complete=is_known)))
     return ranges
+
+
+def start_from_map(found: TransactionMap, from_lsn: Lsn, to_lsn: Lsn | None, *, base_lsn: Lsn) -> PlannedRange | None:
+    """Return [from, to) as one range that begins at a cut; None if no cut is nearer than the base at `base_lsn`.
+
+    Nothing is assumed about WAL after the map: a transaction without a known commit may commit in the range.
+    """
+    cut = max((cut for cut in found.cuts if base_lsn < cut.lsn <= from_lsn), key=lambda cut: cut.lsn, default=None)
+    if cut is None:
+        return None
+    return PlannedRange(from_lsn, to_lsn, _start(found, cut, None, from_lsn=from_lsn, is_complete=False))
 
 
 def _chosen(cuts: Sequence[Cut], count: int) -> Sequence[Cut]:
@@ -71,12 +83,15 @@ def _chosen(cuts: Sequence[Cut], count: int) -> Sequence[Cut]:
     return [cuts[number] for number in sorted(numbers) if number >= 0]
 
 
-def _start(found: TransactionMap, cut: Cut, to_lsn: Lsn | None, *, is_complete: bool) -> RangeStart:
-    """Return where reading for [cut, to) begins. Unless `is_complete`, open transactions may commit there."""
+def _start(found: TransactionMap, cut: Cut, to_lsn: Lsn | None, *, from_lsn: Lsn, is_complete: bool) -> RangeStart:
+    """Return where reading for [from, to) begins: at a cut before it, or earlier.
+
+    Unless `is_complete`, a transaction without a known commit may commit there.
+    """
     end_lsn = LSN_MAX if to_lsn is None else to_lsn
 
     def owns(each: OpenAtCut) -> bool:
-        return each.commits_in(cut.lsn, end_lsn) or (not is_complete and each.commit_lsn == INVALID_LSN)
+        return each.commits_in(from_lsn, end_lsn) or (not is_complete and each.commit_lsn == INVALID_LSN)
 
     own = {each.xid: OpenAtStart(each.xid, INVALID_XID, each.first_lsn) for each in cut.open if owns(each)}
     start_lsn = min((each.first_lsn for each in own.values()), default=cut.lsn)

@@ -24,7 +24,7 @@ from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark_ctl.output.command_spill import folder_of_command
 from tidemark_ctl.output.formats import Format
 from tidemark_ctl.output.printing import report_damaged_base
-from tidemark_ctl.ranges.decode_ranges import planned, print_ranges
+from tidemark_ctl.ranges.decode_ranges import planned, print_ranges, start_by_map
 from tidemark_ctl.ranges.messages import DecodeRequest
 from tidemark_ctl.ranges.range_output import print_range
 from tidemark_ctl.views.render import show
@@ -61,12 +61,14 @@ def decode(
     check_same_cluster(segments, view.identity.system_identifier)
     from_lsn = begin_lsn(segments, view.history, times.from_time) if times.from_time else lsns.from_lsn
     with folder_of_command(folder) as own:
-        start = begin_from_history(
+        spill = SpillFolder(own)
+        nearer = None if from_lsn is None or jobs > 1 else start_by_map(view, folder, segments, from_lsn, spill)
+        start = nearer or begin_from_history(
             view,
             folder.history,
             from_lsn,
             memory_bytes=MEMORY_BYTES_DEFAULT,
-            spill=SpillFolder(own),
+            spill=spill,
             passed_over=report_damaged_base,
             archive=segments,
         )

@@ -7,17 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.engine.wal_ranges import PlannedRange, plan_ranges
+from tidemark.engine.wal_ranges import PlannedRange, plan_ranges, start_from_map
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.disk import replace_file
+from tidemark.io.host.spill import SpillFolder
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.replay.decode_run import InvalidWal
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart
 from tidemark.runtime.replay.offline import cell_bytes_of, ends_early
-from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, map_wal
+from tidemark.runtime.replay.range_start import begin_range
+from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, kept_map, map_wal
 from tidemark.wire.transaction_map import KeptMap, dump_map
+from tidemark_ctl.output.printing import report_damaged_base
 from tidemark_ctl.ranges.messages import DecodeRequest
 from tidemark_ctl.ranges.pool import RangePool, cleaning_up_at_sigterm
 
@@ -52,6 +55,29 @@ def planned(
     count = jobs * RANGES_PER_JOB
     found = mapped.kept.transactions
     return RangePlan(mapped, plan_ranges(found, start.from_lsn, to_lsn, count=count, is_complete=mapped.is_complete))
+
+
+def start_by_map(
+    view: StateView, folder: StateFolder, archive: ArchiveFolder, from_lsn: Lsn, spill: SpillFolder
+) -> HistoryStart | None:
+    """Return a decoder that begins at a cut of a kept map, if that is nearer than a catalog base."""
+    kept = kept_map(folder.history / MAP_FILE, archive, cell_bytes_of(archive))
+    bases = [base.lsn for base in view.history.bases if base.lsn <= from_lsn]
+    if kept is None or not bases or max(bases) < kept.transactions.start_lsn:
+        return None
+    part = start_from_map(kept.transactions, from_lsn, None, base_lsn=max(bases))
+    if part is None or part.start is None or part.start.lsn < max(archive.first_lsn(), min(bases)):
+        return None
+    return begin_range(
+        view,
+        folder.history,
+        kept,
+        part,
+        memory_bytes=MEMORY_BYTES_DEFAULT,
+        is_requested=True,
+        spill=spill,
+        passed_over=report_damaged_base,
+    )
 
 
 def print_ranges(

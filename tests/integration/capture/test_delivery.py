@@ -369,7 +369,13 @@ def application(
     group_queue = GroupQueue(1 << 20, Signal())
     target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness, retry=retry)
     thread = ApplicationThread(
-        group_queue, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
+        group_queue,
+        target,
+        empty_history(store),
+        prelude=lambda: None,
+        received_lsn=lambda: progress.received_lsn,
+        metrics=Metrics("main"),
+        stopping=stopping,
     )
     return thread, group_queue
 

@@ -14,6 +14,7 @@ from tidemark.engine.progress import Progress
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import (
     CAPTURE_LABEL,
+    DELIVERY_LAG_BYTES,
     DELIVERY_SECONDS,
     GROUPS,
     LAG_SECONDS,
@@ -29,6 +30,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import Fenced
+from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.capture.delivery import (
     IDLE_POLL_S,
@@ -44,6 +46,7 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
 
+RECEIVED_LSN = 70_000
 COMMITTED_US = 100  # of `group(100)`
 LAG_US = 2_000_000
 DELIVERY_S = 3.0
@@ -202,7 +205,13 @@ def application(
 ) -> tuple[ApplicationThread, GroupQueue]:
     group_queue = GroupQueue(1 << 20, Signal())
     thread = ApplicationThread(
-        group_queue, target, empty_history(store), prelude=lambda: None, metrics=metrics, stopping=stopping
+        group_queue,
+        target,
+        empty_history(store),
+        prelude=lambda: None,
+        received_lsn=lambda: Lsn(RECEIVED_LSN),
+        metrics=metrics,
+        stopping=stopping,
     )
     return thread, group_queue
 
@@ -230,8 +239,9 @@ def test_delivered_changes_are_counted_unless_the_target_counts_itself(
     thread.start()
     assert thread.join(DEADLINE_S)
     assert thread.error is None
-    expected = [1.0, 1.0, 1.0, DELIVERY_S, lag_s] if counts else [0.0] * 5
-    names = (GROUPS, ROWS, TRANSACTIONS, f"{DELIVERY_SECONDS}_sum", f"{LAG_SECONDS}_sum")
+    expected = [1.0, 1.0, 1.0, DELIVERY_S, lag_s, RECEIVED_LSN - 100] if counts else [0.0] * 6
+    seconds = f"{DELIVERY_SECONDS}_sum", f"{LAG_SECONDS}_sum"
+    names = (GROUPS, ROWS, TRANSACTIONS, *seconds, f"{DELIVERY_LAG_BYTES}_sum")
     assert [shown(metrics, name) for name in names] == expected
     assert shown(metrics, f"{LAG_SECONDS}_count") == (1 if counts else 0)
 
@@ -314,7 +324,13 @@ def test_an_idle_target_is_called_less_often_until_it_has_work_or_a_group_comes(
     groups = ScriptedGroups([None] * 8 + [group(100), None], stopping)
     target = RecordingTarget(on_idle=lambda: next(answers))
     thread = ApplicationThread(
-        groups, target, empty_history(store), prelude=lambda: None, metrics=metrics, stopping=stopping
+        groups,
+        target,
+        empty_history(store),
+        prelude=lambda: None,
+        received_lsn=lambda: Lsn(RECEIVED_LSN),
+        metrics=metrics,
+        stopping=stopping,
     )
     thread.start()
     assert thread.join(DEADLINE_S)

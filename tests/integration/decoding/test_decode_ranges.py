@@ -29,17 +29,18 @@ from tests.support.processes.cdcctl import Done, cdcctl, command, environment, r
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
 from tidemark.engine.selection import Selection
-from tidemark.engine.wal_ranges import PlannedRange, plan_ranges
+from tidemark.engine.wal_ranges import PlannedRange, plan_ranges, start_from_map
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import Lsn, SystemIdentifier
+from tidemark.model.lsn import Lsn, SystemIdentifier, format_lsn
 from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.range_start import begin_range
 from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, map_wal
+from tidemark.wal.segments import SEGMENT_BYTES_MIN
 from tidemark.wire.transaction_map import dump_map, load_map
 
 CELL_BYTES = 16 << 10
@@ -124,6 +125,11 @@ def session(number: int, connection: psycopg.Connection[tuple[object, ...]]) -> 
             yield
 
 
+def pass_segments(cluster: Cluster) -> None:
+    for _ in range(SEGMENTS_PASSED):
+        cluster.sql("SELECT pg_logical_emit_message(false, 'filler', ''), pg_switch_wal()", "app")
+
+
 def work(cluster: Cluster) -> None:
     with ExitStack() as stack:
         giant = stack.enter_context(cluster.connect("app", autocommit=False))
@@ -143,12 +149,12 @@ def work(cluster: Cluster) -> None:
                 sql(undone, f"INSERT INTO account VALUES ({300000 + turn}, '{text(WIDE, turn)}')")
             if turn % 50 == 0:
                 cluster.sql("CHECKPOINT")
-                for _ in range(SEGMENTS_PASSED):
-                    cluster.sql("SELECT pg_logical_emit_message(false, 'filler', ''), pg_switch_wal()", "app")
+                pass_segments(cluster)
         sql(giant, "DELETE FROM account WHERE id > 101990 AND id < 110000")
         giant.commit()
         cluster.sql("COMMIT PREPARED 'old'", "app")
         undone.rollback()
+        pass_segments(cluster)
         cluster.sql("INSERT INTO account VALUES (-900001, 'last')", "app")
 
 
@@ -366,3 +372,29 @@ def decoding_processes(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     wait_until(lambda: len(children.read_text().split()) == 2, "decoding processes")
     return [int(each) for each in children.read_text().split()]
+
+
+def test_a_start_in_the_middle_begins_at_a_cut_of_a_kept_map(recorded: RangedServer, tmp_path: Path) -> None:
+    (recorded.state.history / MAP_FILE).unlink(missing_ok=True)
+    end_lsn = recorded.map(tmp_path).kept.transactions.end_lsn
+    begin = ("--from", format_lsn(end_lsn - SEGMENT_BYTES_MIN - 4096))  # before the segment of the last row
+    printed = succeeded(decode(recorded, *begin))
+    read = json.loads(succeeded(decode(recorded, "--format", "null", "--json", *begin)).out)["wal_bytes"]
+    succeeded(decode(recorded, "--format", "null", "-j", "2"))
+    assert succeeded(decode(recorded, *begin)).out == printed.out
+    less = json.loads(succeeded(decode(recorded, "--format", "null", "--json", *begin)).out)["wal_bytes"]
+    assert less < read
+    assert printed.out
+
+
+def test_a_start_from_a_map_misses_nothing_at_any_lsn(recorded: RangedServer, tmp_path: Path) -> None:
+    kept = recorded.map(tmp_path).kept
+    cuts = kept.transactions.cuts
+    base_lsn = recorded.view().history.bases[0].lsn
+    for number in (len(cuts) // 3, len(cuts) - 2):
+        from_lsn = Lsn(cuts[number].lsn + 40)
+        part = start_from_map(kept.transactions, from_lsn, None, base_lsn=base_lsn)
+        assert part is not None
+        mapped = MappedWal(kept)
+        found = in_ranges(recorded, Format.JSONL, [part], mapped).splitlines()
+        assert found == serial(recorded, Format.JSONL, PlannedRange(from_lsn, None)).splitlines()

@@ -1,8 +1,10 @@
 """The outbox server: who may connect, its bounds, and its program."""
 
 import json
+import os
 import stat
 import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -39,11 +41,31 @@ from tidemark.model.errors import ExitCode, StateError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.secret import Secret
 from tidemark.runtime.serving.program import ALIVE_S, STOP_S
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.keys import slot
 from tidemark.wire.outbox_requests import REQUEST, REQUEST_BYTES_MAX, VALUES, OutboxRequest, ValuesRequest
 from tidemark.wire.values import CHUNK_BYTES
 
 LARGE = 3 * MESSAGE_BYTES
 ALL = VALUES.write(ValuesRequest(((NO_SEQUENCE, Sequence(2)),)))
+NOBODY = 65534
+AS_NOBODY = f"""
+import os, sys
+from pathlib import Path
+from tidemark.io.flight.flight_outbox import FlightOutbox
+from tidemark.io.flight.server_address import ServerAddress
+
+url, token, state = sys.argv[1:]
+address = ServerAddress.parse(url, Path(token))
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+assert not os.access(state, os.R_OK) and not os.access(state, os.X_OK)
+outbox = FlightOutbox(address)
+outbox.register("query", is_required=False)
+assert len(list(outbox.read(0, outbox.head()))) == 2
+outbox.confirm("query", outbox.head(), outbox.head())
+"""
 
 
 @pytest.fixture
@@ -130,6 +152,38 @@ def test_a_slow_reader_costs_only_itself(state: Path) -> None:
         feed(state, [groups.insert(300, groups.text_relation("note"), "c")])
         assert local.ledger().trimmed == 4, "it keeps no value"
         slow.cancel()
+
+
+def test_the_server_opens_no_value_that_it_sends(state: Path) -> None:
+    with OutboxReader.open(StateFolder(state)) as local:
+        stored = [chunk for _, chunk in local.stored_chunks(NO_SEQUENCE, Sequence(2))]
+        key = slot(local.scope, Sequence(1), 1)
+        with local.environment.write() as transaction:
+            transaction.put(key, bytes(len(stored[1])), db=local.environment.database("outbox"))
+        damaged = [stored[0], bytes(len(stored[1])), *stored[2:]]
+    with outbox_server(state) as (_, url):
+        assert RawClient(url).stream(ALL).read_all().column("chunk").to_pylist() == damaged
+        with pytest.raises(DamagedValue, match="outbox value 1"):
+            list(connected(url).read(NO_SEQUENCE, Sequence(1)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: another user needs root")
+def test_another_user_registers_reads_and_confirms_without_the_state_folder(state: Path, tmp_path: Path) -> None:
+    token = token_file(tmp_path)
+    with outbox_server(state) as (_, url):
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, url, str(token), str(state)],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 0, done.stderr
+    with OutboxReader.open(StateFolder(state)) as local:
+        reader = local.registered("query")
+    assert reader is not None
+    assert (reader.applied, reader.replayable, reader.is_required) == (2, 2, False)
 
 
 def test_a_large_value_is_read_in_pieces(state: Path) -> None:

@@ -60,7 +60,7 @@ def handle(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda state: Engine(DSN, state=state, handler=handle, workers=0), "workers=0: must be from 1"),
+        (lambda state: Engine(DSN, state=state, handler=handle, workers=-1), "workers=-1: must be from 0"),
         (lambda state: Engine(DSN, state=state, handler=handle, retries=-1), "retries=-1: must be from 0"),
         (
             lambda state: Engine(DSN, state=state, handler=handle, order="total"),  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from tidemark.wire.marker import Ignored, MarkerKind
 from tidemark.wire.state import ProcessEnd
 
 LAG_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+LAG_BUCKETS_BYTES = tuple(1 << bits for bits in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36))
 BATCH_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 CAPTURE_LABEL = "capture"
 
@@ -41,6 +42,7 @@ CONFIRMED_LSN = "tidemark_confirmed_lsn_bytes"
 DELIVERER_LSN = "tidemark_leader_marker_lsn_bytes"
 LAG_BYTES = "tidemark_lag_bytes"
 LAG_SECONDS = "tidemark_commit_to_consumer_seconds"
+DELIVERY_LAG_BYTES = "tidemark_commit_to_consumer_bytes"
 WAL_BYTES = "tidemark_wal_received_bytes_total"
 SEGMENTS = "tidemark_segments_read_total"
 RECORDS = "tidemark_records_decoded_total"
@@ -228,6 +230,11 @@ class Metrics:
         self.deliverer_lsn = self._gauge(DELIVERER_LSN, "LSN of the marker from which a follower would begin; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node has flushed and that has not been decoded.")
         self.lag_seconds = self._spread(LAG_SECONDS, "Time from commit to delivery.", LAG_BUCKETS_S)
+        self.delivery_lag_bytes = self._spread(
+            DELIVERY_LAG_BYTES,
+            "WAL received after the first commit of a group, when the group is delivered.",
+            LAG_BUCKETS_BYTES,
+        )
         self.wal_bytes = self._tally(WAL_BYTES, "WAL received.")
         self.segments = self._counter(SEGMENTS, "WAL segments read to their end.")
         self.records = self._tally(RECORDS, "WAL records decoded.")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
@@ -28,19 +29,28 @@ class Feed:
     byte_count: int
     commit_lsn: Lsn
     commit_times_us: tuple[int, ...]  # of the newest commit in each group
+    commit_lsns: tuple[Lsn, ...]  # of the same commits
 
 
 def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox: str) -> Feed:
     """Return the batch of whole groups in order with the given `items`."""
     last = headers[-1]
+    ends = [header for header in headers if header.ends_group and header.commit_time_us]
     return Feed(
         LakeBatch(outbox, last.sequence, last.pointer.position, items),
         OutboxSequence(headers[0].sequence - 1),
         sum(header.row_count for header in headers if header.kind is ValueKind.BATCH),
         sum(HEADER_BYTES + header.payload_length for header in headers),
         last.pointer.position.commit_lsn,
-        tuple(header.commit_time_us for header in headers if header.ends_group and header.commit_time_us),
+        tuple(end.commit_time_us for end in ends),
+        tuple(end.pointer.position.commit_lsn for end in ends),
     )
+
+
+def newest_value(outbox: OutboxReader) -> ValueHeader:
+    """Return the header of the newest value; the outbox keeps those of the batch that is being written."""
+    head = outbox.head()
+    return outbox.headers(OutboxSequence(head - 1), head)[-1]
 
 
 def check_joins(feed: Feed, applied: Applied, outbox_of_lake: str) -> None:

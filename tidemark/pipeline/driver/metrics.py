@@ -1,16 +1,18 @@
 """The metrics of the pipeline: this module defines every name once (I42)."""
 
 import math
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL, LAG_BUCKETS_S
+from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL, LAG_BUCKETS_BYTES, LAG_BUCKETS_S
 
 BATCHES = "tidemark_pipeline_batches_total"
 ROWS = "tidemark_pipeline_rows_total"
 BYTES = "tidemark_pipeline_bytes_total"
 BATCH_SECONDS = "tidemark_pipeline_batch_seconds"
 VISIBLE_SECONDS = "tidemark_pipeline_commit_to_visible_seconds"
+VISIBLE_BYTES = "tidemark_pipeline_commit_to_visible_bytes"
 NEWEST_ROW_LAG_SECONDS = "tidemark_pipeline_newest_row_lag_seconds"
 APPLIED_LSN = "tidemark_pipeline_held_lsn_bytes"
 BACKLOG = "tidemark_pipeline_backlog_values"
@@ -41,6 +43,11 @@ class PipelineMetrics:
         self.batch_seconds = self._histogram(BATCH_SECONDS, "Time to write a batch into the lake.")
         self.visible_seconds = self._histogram(
             VISIBLE_SECONDS, "Time from commit at the source to visibility in the lake."
+        )
+        self.visible_bytes = self._histogram(
+            VISIBLE_BYTES,
+            "WAL between a commit and the newest one in the outbox, when the lake has the commit.",
+            LAG_BUCKETS_BYTES,
         )
         self.newest_row_lag_seconds = self._gauge(
             NEWEST_ROW_LAG_SECONDS,
@@ -81,6 +88,6 @@ class PipelineMetrics:
     def _counter(self, name: str, description: str) -> Counter:
         return Counter(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _histogram(self, name: str, description: str) -> Histogram:
+    def _histogram(self, name: str, description: str, buckets: Sequence[float] = LAG_BUCKETS_S) -> Histogram:
         labels = [CAPTURE_LABEL]
-        return Histogram(name, description, labels, registry=self.registry, buckets=LAG_BUCKETS_S).labels(self._capture)
+        return Histogram(name, description, labels, registry=self.registry, buckets=buckets).labels(self._capture)

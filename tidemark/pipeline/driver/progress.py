@@ -17,7 +17,7 @@ from tidemark.io.host.disk import StateFull, writing
 from tidemark.io.host.logs import Log
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.commit_time import USECS_PER_SECOND
-from tidemark.model.lsn import format_lsn
+from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.driver.feed import Feed
@@ -80,8 +80,8 @@ class PipelineProgress:
         self._newest_us = 0  # when the newest row was committed at the source
         self._reported_at_s = float("-inf")
 
-    def landed(self, feed: Feed, tables: Tables, head: Sequence, seconds: float) -> None:
-        """Record that a batch is in the lake."""
+    def landed(self, feed: Feed, tables: Tables, head: Sequence, head_lsn: Lsn, seconds: float) -> None:
+        """Record that a batch is in the lake; `head_lsn` is the newest commit in the outbox."""
         now_us = self._clock.wall_us()
         self.batches += 1
         self.rows += feed.row_count
@@ -94,6 +94,8 @@ class PipelineProgress:
             lag_s = max(0.0, (now_us - committed_us) / USECS_PER_SECOND)  # the clocks of two machines may differ
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
+        for lsn in feed.commit_lsns:
+            metrics.visible_bytes.observe(max(0, head_lsn - lsn))
         self._measure_newest_row(feed)
         self.count_tables(tables)
         metrics.applied_lsn.set(feed.commit_lsn)

@@ -23,6 +23,7 @@ from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.executors import ExecutorWatch
+from tidemark.pipeline.driver.feed import newest_value
 from tidemark.pipeline.driver.lake_epoch import LakeHold
 from tidemark.pipeline.driver.landing import LakePositions, Landing, contains
 from tidemark.pipeline.driver.portions import feeds
@@ -256,7 +257,9 @@ class Pipeline:
             if self._hold is not None:
                 self._hold.check()
             landing.land(feed, replayable)
-            self._progress.landed(feed, landing.positions.tables, self._outbox.head(), time.monotonic() - started)
+            seconds, newest = time.monotonic() - started, newest_value(self._outbox)
+            head_lsn = newest.pointer.position.commit_lsn
+            self._progress.landed(feed, landing.positions.tables, newest.sequence, head_lsn, seconds)
             landing.end_portion()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write

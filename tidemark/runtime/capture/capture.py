@@ -228,6 +228,7 @@ class Capture:
             prelude=first_copy.run
             if query_deliverer is None and is_due(settings.select, settings.first_copy.copy, view)
             else _nothing_before,
+            received_lsn=lambda: self.progress.received_lsn,
             metrics=self._metrics,
             stopping=self._stopping,
         )

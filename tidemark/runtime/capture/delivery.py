@@ -23,7 +23,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.commit_time import USECS_PER_SECOND
-from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -210,16 +210,18 @@ class ApplicationThread:
         history: HistoryWriter,
         *,
         prelude: Callable[[], None],
+        received_lsn: Callable[[], Lsn],
         metrics: Metrics,
         stopping: threading.Event,
     ) -> None:
-        """`prelude` runs first, in the same thread: the first copy."""
+        """`prelude` runs first, in the same thread: the first copy. `received_lsn`: end of the received WAL."""
         self.error: BaseException | None = None
         self.prelude_is_over = threading.Event()
         self._prelude = prelude
         self._groups = groups
         self._target = target
         self._history = history
+        self._received_lsn = received_lsn
         self._metrics = metrics
         self._stopping = stopping
         self._clock = SystemClock()
@@ -267,6 +269,7 @@ class ApplicationThread:
         self._metrics.groups.inc()
         self._metrics.rows.inc(group.row_count)
         self._metrics.transactions.inc(len(group.transactions))
+        self._metrics.delivery_lag_bytes.observe(max(0, self._received_lsn() - group.first.commit_lsn))
         now_us = self._clock.wall_us()
         for time_us in commit_times_us(group.transactions):
             self._metrics.lag_seconds.observe(max(0, now_us - time_us) / USECS_PER_SECOND)

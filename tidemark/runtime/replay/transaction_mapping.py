@@ -66,7 +66,7 @@ def map_wal(
 
     `from_lsn` is at or after a catalog base. `folder` has the catalog history.
     """
-    known = _kept(map_file, archive, cell_bytes)
+    known = kept_map(map_file, archive, cell_bytes)
     if known is None or not known.transactions.start_lsn <= from_lsn <= known.transactions.end_lsn:
         start_lsn = base_for(view.history, from_lsn).lsn
         known = KeptMap(TransactionMap(archive.system_identifier, cell_bytes, start_lsn, start_lsn))
@@ -81,7 +81,7 @@ def map_wal(
     return found
 
 
-def _kept(path: Path, archive: ArchiveFolder, cell_bytes: int) -> KeptMap | None:
+def kept_map(path: Path, archive: ArchiveFolder, cell_bytes: int) -> KeptMap | None:
     """Return the kept map, without what is on another timeline than the archive; None if it is of no use."""
     try:
         kept = load_map(path.read_bytes(), str(path))
