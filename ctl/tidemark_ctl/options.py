@@ -105,7 +105,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def parked_arguments(command: click.decorators.FC) -> click.decorators.FC:
     """Add the numbers of parked changes, or --all."""
-    numbers = click.argument("numbers", type=click.IntRange(min=1), nargs=-1)
+    numbers = click.argument("numbers", type=click.IntRange(min=1), nargs=-1, metavar="[NUMBER]...")
     return numbers(click.option("--all", "every", is_flag=True, help="All parked changes.")(command))
 
 
