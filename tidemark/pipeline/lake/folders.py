@@ -12,14 +12,14 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from itertools import count
-from pathlib import Path
 
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.relation import Relation
-from tidemark.pipeline.delta_log.damage import LOG_FOLDER
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.positions import TableId, TablePosition
 from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.storage.stores import store_of
 
 LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 MESSAGES = "messages"  # the Delta table of a database's logical messages
@@ -72,7 +72,7 @@ class LakeFolders:
     def __init__(
         self, root: str, capture: str, databases: Mapping[Oid, str], tables: Mapping[TableId, TablePosition]
     ) -> None:
-        self._root = Path(root)
+        self._root = root
         self._capture = capture
         self._databases = databases
         self._chosen: dict[TableId, str] = {}
@@ -115,23 +115,30 @@ class LakeFolders:
         return next(one for one in _distinct(name, database) if one.casefold() not in used)
 
     def _is_anothers(self, of: TableId, folder: str) -> bool:
-        return folder.casefold() in self._used or self._has_tables_of_others(of, self._root / folder)
+        return folder.casefold() in self._used or self._has_tables_of_others(of, f"{self._root}/{folder}")
 
-    def _has_tables_of_others(self, of: TableId, folder: Path) -> bool:
+    def _has_tables_of_others(self, of: TableId, folder: str) -> bool:
         """Return whether there are Delta tables in a folder, and none is of the table `of` of this capture.
 
         Its own ones come from a batch that ended before its positions were written. A commit log without a commit is
         no table: a full disk leaves one, which the next attempt uses.
         """
-        found = {path.parent.parent for path in folder.glob(f"*/{LOG_FOLDER}/*.json")}
-        return bool(found) and not any(self._is_of(of, path) for path in found)
+        found = [name for name in store_of(folder).folders(folder) if _has_commits(f"{folder}/{name}")]
+        return bool(found) and not any(self._is_of(of, folder, name) for name in found)
 
-    def _is_of(self, of: TableId, path: Path) -> bool:
+    def _is_of(self, of: TableId, folder: str, name: str) -> bool:
         try:
-            table = LakeTable(str(path), table_app(self._capture, of, path.name))
+            table = LakeTable(f"{folder}/{name}", table_app(self._capture, of, name))
         except LakeFailed:
             return False
         return table.recorded.token is not None
+
+
+def _has_commits(uri: str) -> bool:
+    try:
+        return any(file.name.endswith(".json") for file in store_of(uri).files(f"{uri}/{LOG_FOLDER}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _distinct(name: str, oid: Oid) -> Iterator[str]:
