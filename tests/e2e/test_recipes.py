@@ -73,6 +73,7 @@ def run_recipe(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
+@pytest.mark.feature("L12")
 def test_filtered_rows_are_those_of_the_source(source: Source, run_recipe: Recipe, tmp_path: Path) -> None:
     run_recipe("filter.py", tmp_path / "out")
     lines = [line for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]
