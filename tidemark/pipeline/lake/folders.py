@@ -10,7 +10,7 @@ whose name has a letter outside of ASCII.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -70,11 +70,18 @@ class LakeFolders:
     """Chooses the folders of new tables; call `choose` in stream order, so that a repeated batch chooses the same."""
 
     def __init__(
-        self, root: str, capture: str, databases: Mapping[Oid, str], tables: Mapping[TableId, TablePosition]
+        self,
+        root: str,
+        capture: str,
+        databases: Mapping[Oid, str],
+        tables: Mapping[TableId, TablePosition],
+        is_of_another: Callable[[TableId, str], bool] | None = None,
     ) -> None:
+        """`is_of_another` finds a table of another relation in a folder below `root`; by default a Delta table."""
         self._root = Path(root)
         self._capture = capture
         self._databases = databases
+        self._is_of_another = self._has_tables_of_others if is_of_another is None else is_of_another
         self._chosen: dict[TableId, str] = {}
         self._used: set[str] = set()  # folders without case
         self._database_folders: dict[Oid, str] = {}
@@ -115,15 +122,15 @@ class LakeFolders:
         return next(one for one in _distinct(name, database) if one.casefold() not in used)
 
     def _is_anothers(self, of: TableId, folder: str) -> bool:
-        return folder.casefold() in self._used or self._has_tables_of_others(of, self._root / folder)
+        return folder.casefold() in self._used or self._is_of_another(of, folder)
 
-    def _has_tables_of_others(self, of: TableId, folder: Path) -> bool:
+    def _has_tables_of_others(self, of: TableId, folder: str) -> bool:
         """Return whether there are Delta tables in a folder, and none is of the table `of` of this capture.
 
         Its own ones come from a batch that ended before its positions were written. A commit log without a commit is
         no table: a full disk leaves one, which the next attempt uses.
         """
-        found = {path.parent.parent for path in folder.glob(f"*/{LOG_FOLDER}/*.json")}
+        found = {path.parent.parent for path in (self._root / folder).glob(f"*/{LOG_FOLDER}/*.json")}
         return bool(found) and not any(self._is_of(of, path) for path in found)
 
     def _is_of(self, of: TableId, path: Path) -> bool:
