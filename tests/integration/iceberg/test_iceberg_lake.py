@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import snapshot as update_snapshot
@@ -50,7 +50,7 @@ class CrashingIcebergFeed(CrashingFeed):
 def test_a_log_equals_that_in_deltas_format_after_any_crashes_repeats_and_new_outboxes() -> None:
     crashes = []
 
-    @settings(max_examples=8)
+    @settings(max_examples=8, phases=(Phase.explicit, Phase.generate))
     @given(st.lists(STEPS | BACK, min_size=6, max_size=18), st.integers(0, 1 << 32))
     def check(script: list[tuple[str, int]], seed: int) -> None:
         table = ScriptedTable()

@@ -17,6 +17,7 @@ from tidemark.model.change import LogicalMessage, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.delta_log.lineage import NO_VERSION
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
@@ -112,13 +113,13 @@ class IcebergLake:
     def _log(self, of: TableId, app: str, name: str) -> IcebergLogFormat:
         database = self._databases.get(of[0], str(of[0]))
         source = f"{self._identity.system_identifier}/{database}/{name}"
-        folder = self._folders[of]
+        folder, known = self._folders[of], self.positions.tables.get(of)
         return IcebergLogFormat(
             self._catalog,
             table_name(folder),
             f"{self._root}/{folder}",
             app,
-            self.positions.snapshots.get(of),
+            known.position if known is not None and known.log_version != NO_VERSION else None,
             {CAPTURE: self._identity.capture, SOURCE: source},
         )
 

@@ -17,10 +17,11 @@ from pyiceberg.table import Table, Transaction
 
 from tidemark.io.host.failpoints import passed
 from tidemark.model.errors import InternalError
+from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason
-from tidemark.pipeline.iceberg.snapshot_summary import APP, RecordedSnapshot, is_own, lineage, read_applied, summary_of
+from tidemark.pipeline.iceberg.snapshot_summary import APP, is_own, lineage, read_applied, summary_of
 from tidemark.pipeline.iceberg.stored_types import conformed, is_promotion, stored_schema, stored_type
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.layout import COMMENT
@@ -42,13 +43,13 @@ _COMMENT = "comment"  # Spark's property of a table's comment
 
 @dataclass(frozen=True, slots=True)
 class IcebergLogFormat:
-    """A log that is an Iceberg table; it is checked against the snapshot `recorded` when it is opened."""
+    """A log that is an Iceberg table; it is checked against the position `recorded` when it is opened."""
 
     catalog: SqlCatalog
     name: tuple[str, ...]
     location: str
     app: str
-    recorded: RecordedSnapshot | None
+    recorded: Position | None
     properties: Mapping[str, str]
 
     def open(self) -> "IcebergTable":
@@ -68,7 +69,7 @@ class IcebergTable:
     """A table at one snapshot, or a table that does not exist yet; each write advances to the snapshot that it made."""
 
     def __init__(self, log: IcebergLogFormat) -> None:
-        """Open the table; with a recorded snapshot check that it has that one, and no later change of other writers."""
+        """Open the table; check that it contains what was recorded, and that no other writer changed it."""
         self._log = log
         self._table: Table | None = None
         with self._translated():
@@ -213,8 +214,7 @@ class IcebergTable:
                 break
             if is_own(snapshot, self._log.app):
                 raise TableFenced(self._log.location, reason) from error
-        known = RecordedSnapshot(before, self.applied.position) if before is not None else None
-        read_applied(table, self._log.app, known)
+        read_applied(table, self._log.app, self.applied.position)
         raise TableMoved(self._log.location, reason, self.applied) from error
 
 

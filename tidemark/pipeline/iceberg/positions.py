@@ -17,7 +17,6 @@ from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
-from tidemark.pipeline.iceberg.snapshot_summary import RecordedSnapshot
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.faults import LakeEntry
 from tidemark.pipeline.lake.positions import LakeOfAnother, TableId, TablePosition, TableState
@@ -73,7 +72,6 @@ class CatalogPositions:
     def __init__(self, root: str, catalog: SqlCatalog, identity: Identity) -> None:
         self._catalog = catalog
         self.tables: Mapping[TableId, TablePosition] = {}
-        self.snapshots: Mapping[TableId, RecordedSnapshot] = {}
         self._where = f"the catalog of {root}"
         with translated(self._where):
             catalog.create_namespace_if_not_exists(NAMESPACE)
@@ -155,14 +153,6 @@ class CatalogPositions:
     def _keep(self, forms: Iterable[_TableForm]) -> None:
         found = {(Oid(form.database), Oid(form.relation)): form for form in forms}
         self.tables = {**self.tables, **{of: _table(form) for of, form in found.items()}}
-        self.snapshots = {
-            **self.snapshots,
-            **{
-                of: RecordedSnapshot(form.snapshot, _position(form))
-                for of, form in found.items()
-                if form.snapshot is not None
-            },
-        }
 
 
 def _form(table: TablePosition, snapshot: int | None) -> _TableForm:

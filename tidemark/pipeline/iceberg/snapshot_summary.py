@@ -6,7 +6,6 @@ the next one is made.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
 from pyiceberg.table import Table
@@ -38,7 +37,9 @@ def summary_of(app: str, applied: Applied) -> dict[str, str]:
 
 
 def applied_of(summary: Mapping[str, str]) -> Applied:
-    """Return the position in a summary that `summary_of` made."""
+    """Return the position in the output of `summary_of`; `NOTHING` for a table to which nothing was written."""
+    if POSITION not in summary:
+        return NOTHING
     sequence, timeline, lsn, ordinal, generation, copy = (int(summary[f"tidemark.{name}"]) for name in _NUMBERS)
     position = Position(TimelineId(timeline), Lsn(lsn), ordinal)
     return Applied(OutboxSequence(sequence), position, generation, OutboxSequence(copy))
@@ -49,52 +50,27 @@ def is_own(snapshot: Snapshot, app: str) -> bool:
     return snapshot.summary is not None and snapshot.summary.additional_properties.get(APP) == app
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSnapshot:
-    """The snapshot of a table at the last write of the lake's positions, and the position of its last change."""
+def read_applied(table: Table, app: str, recorded: Position | None) -> Applied:
+    """Return the position of a table, whose changes up to `recorded` were recorded as written; None: it is new.
 
-    id: int
-    position: Position
-
-
-def read_applied(table: Table, app: str, recorded: RecordedSnapshot | None) -> Applied:
-    """Return the position of a table, checked against the snapshot that was recorded last.
-
-    Raise `IcebergTableChanged` if another writer changed rows since, or if the recorded snapshot is no longer part of
-    the table. Maintenance (`replace`) changes no rows, and may let earlier snapshots expire: the table's properties
-    repeat the position.
+    Raise `IcebergTableChanged` if another writer changed rows since the last snapshot of Tidemark, or if the table was
+    rolled back or replaced by a copy. Maintenance (`replace`) changes no rows, and may let our snapshots expire.
     """
-    applied: Applied | None = None
-    is_known = recorded is None
-    parent: int | None = None
+    known = applied_of(table.properties) if table.properties.get(APP) == app else NOTHING
+    applied = known if table.current_snapshot() is not None else NOTHING
     for snapshot in lineage(table):
-        parent = snapshot.parent_snapshot_id
-        if applied is None:
-            if is_own(snapshot, app):
-                assert snapshot.summary is not None
-                applied = applied_of(snapshot.summary.additional_properties)
-            elif snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
-                _raise_changed(table, snapshot)
-        is_known = is_known or (recorded is not None and snapshot.snapshot_id == recorded.id)
-        if applied is not None and is_known:
-            return applied
-    has_expired = parent is not None
-    if applied is None:
-        if table.current_snapshot() is None and recorded is None:
-            return NOTHING
-        if not has_expired or table.properties.get(APP) != app:
-            _raise_lost(table, recorded)
-        applied = applied_of(table.properties)
-    if recorded is not None and not is_known and not (has_expired and applied.position >= recorded.position):
-        _raise_lost(table, recorded)
+        if is_own(snapshot, app):
+            assert snapshot.summary is not None
+            applied = applied_of(snapshot.summary.additional_properties)
+            break
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+            _raise_changed(table, snapshot)
+    if applied != known or (recorded is not None and applied.position < recorded):
+        raise IcebergTableChanged(
+            f"{'.'.join(table.name())} contains the changes up to {applied.position} and not those up to "
+            f"{recorded or known.position}, which were written: it was rolled back, recreated or restored from a copy"
+        )
     return applied
-
-
-def _raise_lost(table: Table, recorded: RecordedSnapshot | None) -> NoReturn:
-    which = f"the snapshot {recorded.id}, which was written last" if recorded is not None else "a snapshot of Tidemark"
-    raise IcebergTableChanged(
-        f"{'.'.join(table.name())} does not contain {which}: it was rolled back, recreated or restored from a copy"
-    )
 
 
 def _raise_changed(table: Table, snapshot: Snapshot) -> NoReturn:
