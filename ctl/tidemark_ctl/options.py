@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tidemark.engine.selection import EVERY_ORIGIN
-from tidemark.io.host.local_path import local_path
+from tidemark.io.host.local_path import lake_location, local_path
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -35,7 +35,16 @@ class LocalPath(click.Path):
         return local_path(str(value), param.opts[0] if param is not None else "")
 
 
+class LakeLocation(click.Path):
+    """A local folder, or the URL of a prefix in an object store."""
+
+    def convert(self, value: str | PathLike[str], param: click.Parameter | None, _ctx: click.Context | None) -> str:
+        """Return the absolute path, or the URL."""
+        return lake_location(str(value), param.opts[0] if param is not None else "")
+
+
 PATH = LocalPath(path_type=Path)
+LAKE = LakeLocation()
 state_option = click.option(
     "--state",
     type=PATH,
@@ -43,7 +52,9 @@ state_option = click.option(
     envvar="TIDEMARK_STATE",
     help="The state folder.",
 )
-lake_option = click.option("--lake", type=PATH, required=True, help="The folder of the lake.")
+lake_option = click.option(
+    "--lake", type=LAKE, required=True, help="The lake: a folder, or s3://BUCKET/PREFIX in an object store."
+)
 config_option = click.option(
     "--config",
     type=PATH,
@@ -94,7 +105,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def parked_arguments(command: click.decorators.FC) -> click.decorators.FC:
     """Add the numbers of parked changes, or --all."""
-    numbers = click.argument("numbers", type=click.IntRange(min=1), nargs=-1)
+    numbers = click.argument("numbers", type=click.IntRange(min=1), nargs=-1, metavar="[NUMBER]...")
     return numbers(click.option("--all", "every", is_flag=True, help="All parked changes.")(command))
 
 

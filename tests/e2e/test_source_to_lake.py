@@ -228,7 +228,7 @@ class SourceToLake:
 
     def differences(self, least: int = 10) -> list[str]:
         """Compare; return the tables that differ, after a check that tables exist."""
-        _, tables = compare(self.cluster.dsn(self.database), self.sidecar.folder, self.lake, WAIT_S)
+        _, tables = compare(self.cluster.dsn(self.database), self.sidecar.folder, str(self.lake), WAIT_S)
         assert len(tables) >= least, tables
         return [str(table) for table in tables if not table.identical]
 

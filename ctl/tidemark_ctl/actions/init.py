@@ -56,7 +56,7 @@ def init(
     tables: tuple[str, ...],
     archive: Path | None,
     from_spool: Path | None,
-    lake: Path | None,
+    lake: str | None,
     from_backup: Path | None,
 ) -> None:
     """Run the command."""
@@ -195,11 +195,11 @@ def _init_from_backup(
         click.echo(f"{state} already is the state of this capture")
 
 
-def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path | None) -> bool:
+def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: str | None) -> bool:
     """Recreate a lost state; return false if the state exists."""
     spool = Spool(from_spool)
     manifest = read_manifest(spool)
-    inventory = lake_inventory(lake, manifest.identity) if lake is not None else None
+    inventory = lake_inventory(lake, manifest.identity, config.lake) if lake is not None else None
     prepare_archive(config, manifest.identity.system_identifier, None)
     stage = rebuild(config, folder, spool, inventory, guarded=_GUARDED)
     make_marker_key(config, folder)

@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import PATH, config_option, state_option
+from tidemark_ctl.options import LAKE, PATH, config_option, state_option
 
 
 @click.command()
@@ -18,7 +18,7 @@ from tidemark_ctl.options import PATH, config_option, state_option
     "--archive", type=PATH, help="Folder of archived WAL: a new spool, or an archive that another program fills."
 )
 @click.option("--from-spool", type=PATH, help="Rebuild a lost state from this spool.")
-@click.option("--lake", type=PATH, help="With --from-spool: the lake that contains the tables.")
+@click.option("--lake", type=LAKE, help="With --from-spool: the lake that contains the tables.")
 @click.option("--from-backup", type=PATH, help="Read the catalogs from this base backup and the WAL in --archive.")
 @deferred("init.init")
 def init() -> None:

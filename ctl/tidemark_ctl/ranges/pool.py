@@ -63,6 +63,7 @@ class _DecodingProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            process_group=0,  # an interrupt from the terminal is the command's alone, which ends its processes
             env={**os.environ, BLAS_THREADS: "1"},
         )
         assert self._process.stdin is not None

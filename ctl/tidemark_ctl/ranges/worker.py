@@ -157,7 +157,6 @@ def _failed(number: int, error: Exception) -> Report:
 def main() -> None:
     """Run the process."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked while the command starts it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is interrupted, and ends this process
     keep_freed_memory()
     try:
         _Worker(sys.stdin.buffer, sys.stdout.buffer).run()

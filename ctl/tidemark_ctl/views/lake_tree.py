@@ -48,6 +48,7 @@ class PipelineReport:
     faults: tuple[LakeFault, ...] = ()
     stale: tuple[str, ...] = ()
     waits_for_room: str = ""
+    waits_for_store: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ def lake_tree(state: Path) -> Tree:
             ],
             "stale_replicas": list(report.stale),
             **({"waits_for_room": report.waits_for_room} if report.waits_for_room else {}),
+            **({"waits_for_store": report.waits_for_store} if report.waits_for_store else {}),
         }
         for report in pipeline_reports(state)
     } or None

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tidemark_ctl.main import INTERRUPTED
 from tidemark_ctl.output.formats import Format
 from tidemark_ctl.ranges.messages import DecodeRequest
 from tidemark_ctl.ranges.pool import TERMINATED
@@ -28,6 +29,7 @@ from tests.support.oracles.oracle import ROLE, ensure_role
 from tests.support.processes.cdcctl import Done, cdcctl, command, environment, refused, reported, succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
+from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.engine.selection import Selection
 from tidemark.engine.wal_ranges import PlannedRange, plan_ranges, start_from_map
 from tidemark.io.archive.archive import ArchiveFolder
@@ -48,6 +50,7 @@ MEMORY_BYTES = 64 << 20
 ROUNDS = 24
 SESSIONS = 4
 COUNTS = {Format.JSONL: 9, Format.TEST_DECODING: 65, Format.ARROW: 7, Format.DEBEZIUM: 5}  # ranges: 4 to 64 cuts
+DISK_BYTES = 512 << 10  # less than the output of a range
 SEGMENTS_PASSED = 5  # one cell of the command and more
 WIDE = 3000  # characters that do not compress: TOAST
 _MADE_AT = re.compile(rb'"ts_[mun]s":\d+')  # times of Debezium, which include when the event was made
@@ -340,14 +343,29 @@ def test_a_killed_process_ends_the_command_and_nothing_is_left(recorded: RangedS
     assert not Path(f"/proc/{other}").exists()
 
 
-def test_a_terminated_command_ends_its_processes_and_removes_its_files(recorded: RangedServer) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)])
+def test_a_terminated_command_ends_its_processes_and_removes_its_files(
+    recorded: RangedServer, number: signal.Signals, code: int
+) -> None:
     with started(recorded) as command:
         processes = decoding_processes(command.pid)
-        command.send_signal(signal.SIGTERM)
-        command.communicate()
-    assert command.returncode == TERMINATED
+        os.killpg(command.pid, number)  # as a terminal does
+        _, err = command.communicate()
+    assert command.returncode == code
+    assert err.strip() == b""
     assert list(recorded.state.spill.iterdir()) == []
     assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+
+
+@needs_mount
+def test_a_full_disk_ends_the_command_with_an_error_and_leaves_nothing(recorded: RangedServer) -> None:
+    recorded.state.spill.rmdir()
+    with small_disk(recorded.state.spill, DISK_BYTES):
+        done = decode(recorded, "-j", "2")
+        assert list(recorded.state.spill.iterdir()) == []
+    assert done.code == ExitCode.STATE
+    message, _ = reported(done.err)
+    assert message.startswith(f"cdcctl: no space for {recorded.state.spill}")
 
 
 def decode(recorded: RangedServer, *options: str, archive: Path | None = None) -> Done:
@@ -360,7 +378,9 @@ def decode(recorded: RangedServer, *options: str, archive: Path | None = None) -
 def started(recorded: RangedServer) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the command with two processes; nobody reads its output, so that it cannot end."""
     words = command("decode", "--state", recorded.root / "state", "--archive", recorded.root / "archive", "-j", "2")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), process_group=0
+    ) as process:
         try:
             yield process
         finally:

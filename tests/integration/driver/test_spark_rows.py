@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.errors import ConfigError, TidemarkError
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.relation import Align, TypeDescription, TypeKind
 from tidemark.pipeline.lake.layout import UnfitRows, lake_columns
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
@@ -29,6 +31,7 @@ from tidemark.pipeline.source.query_table import SchemaChanged, TablesDiffer, Un
 from tidemark.pipeline.source.stream import OutboxStreamReader
 
 GROUPS = 120
+NUMERIC_10_2 = (10 << 16 | 2) + 4  # a typmod
 ALL = ReadAllAvailable()
 TABLE = "public.table 0"
 
@@ -138,6 +141,19 @@ def test_the_envelope_is_that_of_the_renderer(state: Path) -> None:
             ours, theirs = row[side], event[side]
             if isinstance(ours, dict):
                 assert all(ours[name] == theirs[name] for name in ("id",) if theirs[name] is not None)
+
+
+def test_an_envelope_has_decimals_of_a_declared_precision(tmp_path: Path) -> None:
+    text = groups.text_relation("total")
+    numeric = TypeDescription(Oid(1700), "pg_catalog", "numeric", "numeric", TypeKind.BASE, -1, False, Align.INT)
+    relation = replace(text, columns=(text.columns[0], replace(text.columns[1], type=numeric, typmod=NUMERIC_10_2)))
+    shape = pa.struct([("id", pa.int64()), ("total", pa.decimal128(10, 2))])
+    batch = groups.batch(100, [1]).rows
+    after = pa.array([{"id": 1, "total": Decimal("1.50")}], shape)
+    rows = pa.RecordBatch.from_arrays([*batch.columns[:-2], pa.nulls(1, shape), after], names=batch.schema.names)
+    state = made(tmp_path, [groups.group(100, [ChangeBatch(groups.DATABASE, relation, rows)])])
+    (event,) = read_all(state, "account", columns="debezium")
+    assert (event["op"], event["after"]) == ("c", {"id": 1, "total": Decimal("1.50")})
 
 
 def test_a_range_of_the_stream_has_the_same_rows_each_time(state: Path) -> None:

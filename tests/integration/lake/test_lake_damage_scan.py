@@ -109,7 +109,7 @@ def test_a_log_that_could_not_be_opened_once_is_opened_again(tmp_path: Path, mon
             raise DeltaError("Generic LocalFileSystem error")
         return DeltaTable(uri)
 
-    monkeypatch.setattr(damage, "DeltaTable", fail_once)
+    monkeypatch.setattr(damage, "open_delta", fail_once)
     assert damage_of(fed.path("replica")) == ""
     assert opened == [fed.path("replica")] * 2
 
@@ -167,11 +167,11 @@ def test_a_host_error_in_a_message_of_delta_rs_is_no_divergence(
     fed = ScriptedLake(tmp_path)
     recorded = fed.position().replica.recorded
 
-    def refuse(_uri: str, **_options: object) -> DeltaTable:
+    def refuse(_uri: str, *_options: object) -> DeltaTable:
         raise DeltaError("Generic LocalFileSystem error: Too many open files (os error 24)")
 
     for module in (lake_table, commits):
-        monkeypatch.setattr(module, "DeltaTable", refuse)
+        monkeypatch.setattr(module, "open_delta", refuse)
     with pytest.raises(LakeFailed):
         LakeTable(fed.path("replica"), "app", recorded)
     with pytest.raises(DeltaError):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.power_loss import SyncedDisk, Unsynced
-from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows
+from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows, story
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
@@ -19,30 +19,11 @@ from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/public/Orders"
-BATCH_ITEMS = 4
 
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # nothing changes while the rest of a disk is copied
-
-
-def story() -> tuple[ScriptedTable, list[list[Delivered]]]:
-    """Return a table, and batches with each kind of commit: a copy, merges, a new column, a rewrite, a TRUNCATE."""
-    table = ScriptedTable()
-    table.copy(1, [{1: key, 2: "copied", 3: None} for key in range(2)])
-    table.commit()
-    table.update((1,), {2: "changed"})
-    table.commit()
-    table.add_column("more")
-    table.insert({1: 9, 2: "new", 3: None, 4: "x"})
-    table.commit()
-    table.rewrite(3, "int8", dict.fromkeys(table.rows, 7))
-    table.commit()
-    table.truncate()
-    table.insert({1: 10, 2: "last", 3: None, 4: None})
-    items = table.delivered()
-    return table, [items[at : at + BATCH_ITEMS] for at in range(0, len(items), BATCH_ITEMS)]
 
 
 def opened(root: Path) -> Lake:

@@ -29,9 +29,11 @@ from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.progress import report_changes
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks.sinks import CHECKED_PER_BATCH, Lake, delta_tables
+from tidemark.pipeline.sinks.sinks import Lake, delta_tables
 from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.storage.local_store import LocalStore
 
+CHECKED_PER_BATCH = LocalStore.checks_max
 QUIET = 2 * CHECKED_PER_BATCH + 10
 
 

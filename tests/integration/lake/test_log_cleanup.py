@@ -14,12 +14,12 @@ from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.log_output import get_log
 from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.delta_log.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,
     EVERY_COMMITS,
     LAST_CHECKPOINT,
     LISTED_MAX,
-    LOG_FOLDER,
     REMOVED_MAX,
     LogCleanup,
     keep_hours,
@@ -156,17 +156,17 @@ def test_the_base_is_on_disk_before_anything_is_removed(tmp_path: Path, monkeypa
     table = make_table(tmp_path)
     version = lengthen(table, 120, checkpoint_every=60)
     done: list[str] = []
-    sync, unlink = os.fsync, Path.unlink
+    unlink = Path.unlink
 
     def record_sync(descriptor: int) -> None:
         done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        sync(descriptor)
 
     def record_unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib has it
         done.append("removal")
         unlink(path, missing_ok)
 
-    monkeypatch.setattr(os, "fsync", record_sync)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, record_sync)
     monkeypatch.setattr(Path, "unlink", record_unlink)
     assert cleanup(tmp_path).run([(NAME, version)])
     before = done[: done.index("removal")]

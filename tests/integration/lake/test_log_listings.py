@@ -7,7 +7,8 @@ import pytest
 
 from tests.integration.lake.test_log_cleanup import KEEP_S, NAME, cleanup, make_table, opens
 from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
-from tidemark.pipeline.delta_log.log_cleanup import CHECKPOINT_BEHIND_MAX, EVERY_COMMITS, LOG_FOLDER
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
+from tidemark.pipeline.delta_log.log_cleanup import CHECKPOINT_BEHIND_MAX, EVERY_COMMITS
 
 
 @pytest.mark.parametrize("moved_away", [True, False], ids=["replaced", "restored"])

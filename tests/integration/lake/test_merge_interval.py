@@ -376,7 +376,7 @@ def test_the_commands_name_the_position_of_a_deferred_replica_and_find_no_fault(
     position = daily.position(fed.table).position
     fed.table.insert({1: 2, 2: "b", 3: None})
     fed.land()
-    lake = OpenedLake(daily.lake)
+    lake = OpenedLake(str(daily.lake))
     reason = "merge_interval_s = 86400 in [[lake.tables]], pattern table*"
     assert f"replica: deferred after {position}: {reason}" in json.dumps(listed(lake))
     assert checked(lake, reads_files=False)["faults"] == 0

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.cdcctl import cdcctl, refused
-from tidemark.io.host.local_path import NotLocal, local_path
+from tidemark.io.host.local_path import NoLakeLocation, NotLocal, local_path
 from tidemark.io.process.config import load_config
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver import program as pipeline
 from tidemark.pipeline.lake import comparison
 
-LAKE = "s3://bucket/lake"
+LAKE = "gs://bucket/lake"
 
 
 @pytest.mark.parametrize("text", [LAKE, "s3:/bucket", "abfss://c@account/x", "file:///srv/lake", "hdfs://name/x"])
@@ -31,7 +31,12 @@ def test_every_path_of_cdcctl_is_checked_and_nothing_is_created(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     state = str(tmp_path / "state")
-    refused(cdcctl("spark", "run", "--state", state, "--lake", LAKE), ExitCode.CONFIG, "--lake: s3:", "is a URL")
+    refused(
+        cdcctl("spark", "run", "--state", state, "--lake", LAKE),
+        ExitCode.CONFIG,
+        "--lake: gs:",
+        "is a URL of another store",
+    )
     refused(cdcctl("init", "--state", "gs://b/x", "--dsn", ""), ExitCode.CONFIG, "--state: gs://b/x is a URL")
     assert list(tmp_path.iterdir()) == []
 
@@ -50,8 +55,10 @@ def test_the_pipeline_and_the_comparison_refuse_a_url_themselves(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lake_of_a_follower_is_a_folder(tmp_path: Path) -> None:
+def test_the_lake_of_a_follower_is_a_folder_or_in_an_object_store(tmp_path: Path) -> None:
     config = tmp_path / "tidemark.toml"
     config.write_text(f'[standby]\nfollow = true\nlake = "{LAKE}"\n[markers]\nkey_file = "/etc/key"\n')
-    with pytest.raises(NotLocal, match=f"standby.lake: {LAKE} is a URL"):
+    with pytest.raises(NoLakeLocation, match=f"standby.lake: {LAKE} is a URL"):
         load_config(config, {})
+    config.write_text(config.read_text().replace("gs:", "s3:"))
+    assert load_config(config, {}).standby.lake == "s3://bucket/lake"

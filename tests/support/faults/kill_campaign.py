@@ -197,7 +197,7 @@ def run(
         with load:
             campaign.run()
         print_progress("the load ends; comparing")
-        _, tables = compare(cluster.dsn(DATABASE), sidecar.folder, spark.lake, CATCH_UP_S)
+        _, tables = compare(cluster.dsn(DATABASE), sidecar.folder, str(spark.lake), CATCH_UP_S)
         spark.stop()
         assert sidecar.stop() == 0, sidecar.log_path.read_text()[-4000:]
         assert not [event for event in sidecar.events() if event["level"] == "error"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tests.support.lakes.scripted_table import DATABASE
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.io.state.accepted_breaks import accepted_breaks
@@ -31,6 +31,7 @@ from tidemark.wire.state import Identity
 from tidemark.wire.values import ValueKind
 
 CAPTURE = "test"
+STORY_ITEMS = 4  # of a batch
 IDENTITY = Identity(CAPTURE, SystemIdentifier(77), "outbox-1", 15, 16 << 20, 16 << 20)
 
 
@@ -59,6 +60,24 @@ def position_after(item: TableItem | LogicalMessage) -> Position:
 def batch(items: Sequence[Delivered], outbox: str = "outbox-1") -> LakeBatch:
     """Return a batch of whole groups of `items`."""
     return LakeBatch(outbox, items[-1].sequence, position_after(items[-1].item), [(i.sequence, i.item) for i in items])
+
+
+def story() -> tuple[ScriptedTable, list[list[Delivered]]]:
+    """Return a table, and batches with each kind of commit: a copy, merges, a new column, a rewrite, a TRUNCATE."""
+    table = ScriptedTable()
+    table.copy(1, [{1: key, 2: "copied", 3: None} for key in range(2)])
+    table.commit()
+    table.update((1,), {2: "changed"})
+    table.commit()
+    table.add_column("more")
+    table.insert({1: 9, 2: "new", 3: None, 4: "x"})
+    table.commit()
+    table.rewrite(3, "int8", dict.fromkeys(table.rows, 7))
+    table.commit()
+    table.truncate()
+    table.insert({1: 10, 2: "last", 3: None, 4: None})
+    items = table.delivered()
+    return table, [items[at : at + STORY_ITEMS] for at in range(0, len(items), STORY_ITEMS)]
 
 
 class CrashingFeed:

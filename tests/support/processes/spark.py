@@ -11,6 +11,7 @@ from tidemark.io.host.log_output import get_log
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.delta_landing import DeltaLanding
+from tidemark.pipeline.driver.lake_epoch import LakeHold
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import Pipeline
@@ -33,13 +34,14 @@ def running_spark(cache: Path) -> Iterator[SparkSession]:
 def land(
     spark: SparkSession,
     folder: StateFolder,
-    lake: Path,
+    lake: Path | str,
     checkpoint: Path,
     *,
     reader: str = "spark",
     batch_bytes: int = BATCH_BYTES,
     stop: threading.Event | None = None,
     metrics: PipelineMetrics | None = None,
+    hold: LakeHold | None = None,
 ) -> PipelineProgress:
     """Write the values of a state's outbox into a lake; with `stop`: all that arrive until it is set."""
     settings = Settings(
@@ -50,5 +52,5 @@ def land(
         metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
         progress = PipelineProgress(metrics, log, folder, reader, str(lake))
         landing = DeltaLanding(settings, outbox, progress, log)
-        Pipeline(settings, outbox, landing, progress, log).run(spark, stop or threading.Event())
+        Pipeline(settings, outbox, landing, progress, log, hold=hold).run(spark, stop or threading.Event())
     return progress

@@ -15,6 +15,7 @@ WORDS = {
     "LSN_OR_TIME",
     "MORE",
     "NAME",
+    "NUMBER",
     "ORIGIN",
     "PATH",
     "TABLE",

@@ -62,7 +62,7 @@ def test_an_error_of_the_disk_does_not_count_as_changed_columns(
         del uri, version
         raise OSError(errno.EIO, os.strerror(errno.EIO)) if is_of_disk else FileNotFoundError(errno.ENOENT, "missing")
 
-    monkeypatch.setattr(commits, "DeltaTable", fail)
+    monkeypatch.setattr(commits, "open_delta", fail)
     if is_of_disk:
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
             changed_columns(str(tmp_path), 1, 2)

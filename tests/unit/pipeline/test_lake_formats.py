@@ -33,7 +33,7 @@ def test_a_lake_of_iceberg_tables_is_refused_for_delta_tables(tmp_path: Path) ->
     iceberg_lake(tmp_path)
     assert "is a lake of Iceberg tables: use --format iceberg" in refusal(tmp_path, LakeFormat.DELTA)
     with pytest.raises(NoLake, match="is a lake of Iceberg tables") as refused:
-        OpenedLake(tmp_path)
+        OpenedLake(str(tmp_path))
     assert f"sqlite:///{tmp_path}/catalog.db" in refused.value.hint
 
 

@@ -69,10 +69,18 @@ def _form(described: TypeDescription, typmod: int) -> Form:
     if described.oid == BIT and typmod == 1:
         return _each(_bit)
     found = _BY_OID.get(described.oid) or _BY_NAME.get(described.name)
-    if found is not None or described.element is None:
-        return found or _by_arrow_type
+    if found is not None:
+        return partial(_of_text, found)
+    if described.element is None:
+        return _by_arrow_type
     of_values = _form(described.element, typmod)  # an array has the form of its elements
     return lambda values: lists(values, of_values) if pa.types.is_list(values.type) else _by_arrow_type(values)
+
+
+def _of_text(form: Form, values: pa.Array) -> Texts:
+    """Apply a form of text or bytes, unless the mapping of types (`[types]`) has another Arrow type for the column."""
+    is_text = pa.types.is_string(values.type) or pa.types.is_binary(values.type)
+    return form(values) if is_text else _by_arrow_type(values)
 
 
 def _by_arrow_type(values: pa.Array) -> Texts:

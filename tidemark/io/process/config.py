@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
-from tidemark.io.host.local_path import local_path
+from tidemark.io.host.local_path import is_in_store, lake_location, local_path
 from tidemark.io.process.config_faults import fault
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.process.plugin_config import BUILT_IN_CONSUMERS, SECTIONS, TRANSFORMS, Options, plugin_faults
@@ -422,11 +422,13 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     _check_consumer(config, where)
     _check_standby(config, where)
     _check_lake(config.lake, where)
+    lake_location(config.standby.lake, f"{where}: standby.lake")
     for key, path in (
         ("archive.folder", config.archive.folder),
         ("archive.program", config.archive.program),
         ("markers.key_file", config.markers.key_file),
-        ("standby.lake", config.standby.lake),
+        ("standby.lake", "" if is_in_store(config.standby.lake) else config.standby.lake),
+        ("lake.store_credentials_file", config.lake.store_credentials_file),
         ("server.tls_certificate", config.server.tls_certificate),
         ("server.tls_key", config.server.tls_key),
         ("server.token_file", config.server.token_file),

@@ -1,7 +1,7 @@
 """The section `[lake]`: settings of the lake's tables, by patterns of their names."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated
 
@@ -80,6 +80,10 @@ class LakeConfig:
     maintain_commits: Annotated[int, Meta(ge=0, le=100_000)] = 100
     maintain_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 30)] = 64 << 20
     maintain_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    store_endpoint: str = ""
+    store_region: str = ""
+    store_allow_http: bool = False
+    store_credentials_file: str = ""
 
     def settings_of(self, qualified_name: str) -> LakeTableConfig:
         """Return the settings of a table: of the first pattern that matches its name, else the defaults."""
@@ -87,3 +91,14 @@ class LakeConfig:
 
 
 DEFAULT_LAKE = LakeConfig()
+_STORE_PREFIX, _VARIABLES = "store_", "TIDEMARK_LAKE__"
+
+
+def store_environment(config: LakeConfig) -> dict[str, str]:
+    """Return the options of the object store as environment variables, for another program; no value is a secret."""
+    options = {one.name: getattr(config, one.name) for one in fields(config) if one.name.startswith(_STORE_PREFIX)}
+    return {
+        f"{_VARIABLES}{name.upper()}": "true" if value is True else str(value)
+        for name, value in options.items()
+        if value
+    }

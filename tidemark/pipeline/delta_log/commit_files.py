@@ -1,23 +1,27 @@
 """Writes the commit of a Delta table as a file of its log, by the protocol of Delta Lake.
 
 A commit is one file of JSON lines, each of which is an action. It becomes visible as a whole and never replaces another
-writer's commit of the same version: it is written under another name, and link(2) fails if the version exists. The name
-of the other file is one that delta-rs leaves out of its listings; after a kill `log_cleanup` removes it. The file is
-synced to disk before it becomes visible (`durability`). delta-rs also lists the log three times for a commit.
+writer's commit of the same version. On a local file system, it is written under another name, and link(2) fails if the
+version exists. The name of the other file is one that delta-rs leaves out of its listings; after a kill `log_cleanup`
+removes it. The file is synced to disk before it becomes visible (`durability`). In an object store, it is one
+conditional request (`tidemark.pipeline.storage`). delta-rs also lists the log three times for a commit.
 
 Only files are added and removed here. delta-rs makes every commit that changes the columns, properties or the protocol
 of a table, and the checkpoints.
 """
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from deltalake.transaction import AddAction, RemoveAction
 
+from tidemark.pipeline.storage.lake_store import Publish
+from tidemark.pipeline.storage.stores import store_of
+
+LOG_FOLDER = "_delta_log"
 OPERATION = "WRITE"
 ENGINE = "tidemark"
 CHECKPOINT_EVERY = 50  # commits. Opening a table reads those since: 0.3 ms of CPU each; a checkpoint takes 14 ms
@@ -34,7 +38,7 @@ class FileChange:
 
 def commit_path(uri: str, version: int) -> str:
     """Return the path of the file of a commit."""
-    return f"{uri}/_delta_log/{version:020d}.json"
+    return f"{uri}/{LOG_FOLDER}/{version:020d}.json"
 
 
 def write_commit(
@@ -44,30 +48,23 @@ def write_commit(
 
     The content is durable when the commit becomes visible; its entry in the folder is not yet.
     """
-    with staged_commit(path, change, transactions, metadata, token) as staged:
-        os.link(staged, path)
+    with staged_commit(path, change, transactions, metadata, token) as publish:
+        publish(path)
 
 
 @contextmanager
 def staged_commit(
     path: str, change: FileChange, transactions: Mapping[str, int], metadata: Mapping[str, str], token: int
-) -> Iterator[str]:
-    """Write a commit under another name than `path`, and yield that name; the content is durable.
+) -> Iterator[Publish]:
+    """Write a commit that is not visible yet, near `path`, and yield what publishes it; the content is durable.
 
     `transactions` are the application transactions by name, `metadata` further fields of `commitInfo`. `token`
     distinguishes this commit from all others.
     """
     actions = _actions(change, transactions, metadata)
     text = "".join(f"{json.dumps(action, ensure_ascii=False, separators=(',', ':'))}\n" for action in actions)
-    staged = f"{path}#{token}"
-    try:
-        with open(staged, "xb", buffering=0) as file:  # noqa: PTH123 - a Path costs more than the commit's file
-            file.write(text.encode())
-            os.fdatasync(file.fileno())
-        yield staged
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(staged)  # noqa: PTH108
+    with store_of(path).staged(path, text.encode(), token) as publish:
+        yield publish
 
 
 def _actions(

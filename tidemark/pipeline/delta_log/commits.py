@@ -6,11 +6,10 @@ clone of a table copies them, and they survive a RESTORE.
 """
 
 import json
-import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -18,10 +17,14 @@ from deltalake.exceptions import DeltaError
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.delta_log.commit_files import commit_path
 from tidemark.pipeline.failures import is_of_host
+from tidemark.pipeline.storage.lake_store import Stamp
+from tidemark.pipeline.storage.store_errors import store_failure
+from tidemark.pipeline.storage.stores import is_remote, open_delta, store_of
 
 MARK = "tidemark.commit"
 TOKEN = "commit"  # noqa: S105 - the name of an application transaction
 TOKEN_BITS = 62  # a transaction's version is a signed number of 64 bits
+LOOKED_AT_MAX = 10  # newest commits, which may be maintenance, in which the last one of Tidemark is looked for
 _FILES = ("add", "remove", "cdc")
 _RESTORE = "RESTORE"
 
@@ -69,7 +72,7 @@ def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool =
 def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> TableCommit | None:
     """Read one commit; None if its file is missing or damaged. Raises `CommitUnreadable`."""
     try:
-        text = Path(commit_path(uri, version)).read_text(encoding="utf-8")
+        text = store_of(uri).read(commit_path(uri, version)).decode()
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     except (PermissionError, IsADirectoryError) as error:  # other disk errors may be transient
@@ -81,34 +84,47 @@ def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> 
         return None
 
 
+def last_transactions(uri: str, app: str, version: int) -> Callable[[str], int | None] | None:
+    """Return how the application transactions of a table in an object store are looked up, as of `version`.
+
+    None: delta-rs looks them up. It reads the log again for each of them, which costs little on a local file system.
+    Each commit of Tidemark has all of them.
+    """
+    if not is_remote(uri):
+        return None
+    for number in range(version, max(-1, version - LOOKED_AT_MAX), -1):
+        with suppress(ValueError, FileNotFoundError):
+            found = _transactions(store_of(uri).read(commit_path(uri, number)).decode())
+            if f"{app}:{TOKEN}" in found:
+                return found.get
+    return None
+
+
+def _transactions(text: str) -> dict[str, int]:
+    lines = (line for line in text.split("\n") if line.startswith('{"txn"'))
+    actions = [json.loads(line)["txn"] for line in lines]
+    return {action["appId"]: action["version"] for action in actions}
+
+
 def has_commit(uri: str, version: int) -> bool:
     """Return whether the log contains the commit of `version`."""
-    try:
-        os.stat(commit_path(uri, version))  # noqa: PTH116 - called for each table of a batch
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+    return store_of(uri).exists(commit_path(uri, version))
 
 
-def log_stamp(uri: str, version: int) -> tuple[int, ...]:
-    """Return a value that differs after any file of the log was added, removed or replaced; () without `version`.
+def log_stamp(uri: str, version: int) -> Stamp:
+    """Return a value that differs after the commit was replaced; () if it is missing.
 
-    A change within some milliseconds of the one before, the resolution of the times of files, is not seen by it.
+    On a local file system it differs after any file of the log was added, removed or replaced, too.
     """
-    path = commit_path(uri, version)
-    try:
-        found, folder = os.stat(path), os.stat(os.path.dirname(path))  # noqa: PTH116, PTH120
-    except OSError:
-        return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size, folder.st_dev, folder.st_ino, folder.st_mtime_ns
+    return store_of(uri).stamp(commit_path(uri, version))
 
 
 def changed_columns(uri: str, first: int, last: int) -> str:
     """Return how names or types of columns differ between two versions; "" if they are equal."""
     try:
-        before, after = (_column_types(DeltaTable(uri, version=number)) for number in (first, last))
+        before, after = (_column_types(open_delta(uri, number)) for number in (first, last))
     except (DeltaError, OSError) as error:
-        if is_of_host(error):
+        if is_of_host(error) or store_failure(error):
             raise
         return "its columns before and after can no longer be compared"
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

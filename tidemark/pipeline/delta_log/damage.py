@@ -9,7 +9,7 @@ stop ends it. Before a diverged table is recreated, only the files that its faul
 """
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import suppress
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.failures import first_reason, is_of_host
+from tidemark.pipeline.storage.lake_store import LakeStore
+from tidemark.pipeline.storage.store_errors import store_failure
+from tidemark.pipeline.storage.stores import open_delta, store_of
 
-LOG_FOLDER = "_delta_log"
 REASON_MAX = 200  # characters of a foreign error message
-_CHUNK_BYTES = 1 << 20
 BATCH_ROWS = 1024  # read together: rows may be wide
 
 
@@ -31,27 +33,27 @@ class ScanStopped(Exception):
 
 
 def damage_of(
-    uri: str, *, is_read: Callable[[Path], bool] = lambda _path: True, is_over: Callable[[], bool] = lambda: False
+    uri: str, *, is_read: Callable[[str], bool] = lambda _path: True, is_over: Callable[[], bool] = lambda: False
 ) -> str:
     """Return what is lost or damaged of the table at `uri`; "" if nothing is, or if the disk does not permit the check.
 
     Data files for which `is_read` is true are read; of the others only the size is checked. Raise `ScanStopped` once
     `is_over` returns true.
     """
-    log = Path(uri) / LOG_FOLDER
+    log, store = f"{uri}/{LOG_FOLDER}", store_of(uri)
     try:
-        if log.exists() and not log.is_dir():
+        if store.is_plain_file(log):
             return f"{log} is not a folder"
         try:
-            table = DeltaTable(uri)
+            table = open_delta(uri)
         except TableNotFoundError:
             return ""  # the table was removed, or the lake's folder is gone
         except (DeltaError, OSError):
-            _read_bytes(*log.iterdir(), is_over=is_over)
+            _read_bytes(store, *(f"{log}/{file.name}" for file in store.files(log)), is_over=is_over)
             try:  # a second time: an error of the disk or of memory may have been transient
-                table = DeltaTable(uri)
+                table = open_delta(uri)
             except DeltaError as error:
-                if is_of_host(error):
+                if is_of_host(error) or store_failure(error):
                     return ""
                 return f"the commit log of {uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
         found = next(_damaged_files(uri, table, is_read, is_over), "")
@@ -62,16 +64,16 @@ def damage_of(
 
 
 def _damaged_files(
-    uri: str, table: DeltaTable, is_read: Callable[[Path], bool], is_over: Callable[[], bool]
+    uri: str, table: DeltaTable, is_read: Callable[[str], bool], is_over: Callable[[], bool]
 ) -> Iterator[str]:
     """Yield the fault of each damaged data file; raise `OSError` for errors that are not damage."""
-    added = pa.table(table.get_add_actions(flatten=True))
+    added, store = pa.table(table.get_add_actions(flatten=True)), store_of(uri)
     for name, size in zip(added.column("path").to_pylist(), added.column("size_bytes").to_pylist(), strict=True):
-        path = Path(uri) / unquote(name)
+        path = f"{uri}/{unquote(name)}"
         try:
-            found = path.stat().st_size
+            found = store.size(path)
         except FileNotFoundError:
-            (Path(uri) / LOG_FOLDER).stat()  # if the folder is gone, the fault is not limited to a file
+            store.files(f"{uri}/{LOG_FOLDER}")  # if the folder is gone, the fault is not limited to a file
             yield f"data file {path} is missing"
             continue
         if found != size:
@@ -80,25 +82,23 @@ def _damaged_files(
         if not is_read(path):
             continue
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(store.parquet_source(path)) as file:
                 for _ in file.iter_batches(batch_size=BATCH_ROWS):
                     _check_stop(is_over)
         except (pa.ArrowNotImplementedError, MemoryError):
             continue  # too large for this kind of read, which is no sign of damage
         except (pa.ArrowException, OSError) as error:
-            if is_of_host(error):
+            if is_of_host(error) or store_failure(error):
                 continue
-            _read_bytes(path, is_over=is_over)
+            _read_bytes(store, path, is_over=is_over)
             yield f"data file {path} is damaged: {first_reason(str(error))[:REASON_MAX]}"
 
 
-def _read_bytes(*paths: Path, is_over: Callable[[], bool]) -> None:
+def _read_bytes(store: LakeStore, *paths: str, is_over: Callable[[], bool]) -> None:
     """Read files; raise `OSError` if the disk or the permissions prevent that."""
     for path in paths:
-        if path.is_dir():
-            continue
-        with path.open("rb") as file:
-            while file.read(_CHUNK_BYTES):
+        with suppress(IsADirectoryError):
+            for _ in store.pieces(path):
                 _check_stop(is_over)
 
 

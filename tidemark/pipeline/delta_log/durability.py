@@ -6,20 +6,17 @@ visible commit is therefore complete. delta-rs syncs nothing: its commits, and t
 when they are found, before anything is written after them. `_positions` is written when all commits of the tables that
 it names are durable, and the outbox is confirmed when `_positions` is.
 
-Not synced: removals of files, which may be repeated.
+Not synced: removals of files, which may be repeated. An object store acknowledges what is durable: nothing is synced
+there, and commits are not read for it.
 """
 
 import json
-import os
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import unquote
 
-from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, commit_path
-
-SYNCED_AT_ONCE = 8  # files: a journal of the file system commits what several threads wait for together
+from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, LOG_FOLDER, commit_path
+from tidemark.pipeline.storage.stores import is_remote, store_of
 
 
 def sync_data_files(uri: str, names: Collection[str]) -> None:
@@ -29,15 +26,10 @@ def sync_data_files(uri: str, names: Collection[str]) -> None:
     """
     if not names:
         return
-    relative = [unquote(name) for name in names]
-    paths = [f"{uri}/{name}" for name in relative]
-    if len(paths) == 1:
-        sync_file(paths[0])
-    else:
-        with ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE), "tidemark-sync") as pool:
-            list(pool.map(sync_file, paths))
+    store, relative = store_of(uri), [unquote(name) for name in names]
+    store.sync_files([f"{uri}/{name}" for name in relative])
     for folder in {folder for name in relative for folder in _folders(name)}:
-        sync_folder(f"{uri}/{folder}")
+        store.sync_folder(f"{uri}/{folder}")
 
 
 def _folders(name: str) -> Iterator[str]:
@@ -50,58 +42,40 @@ def _folders(name: str) -> Iterator[str]:
 
 def sync_commit(uri: str, version: int) -> None:
     """Make a commit of the table at `uri` durable that another program wrote; files that are gone are left out."""
-    path = commit_path(uri, version)
+    if is_remote(uri):
+        return
+    store, path = store_of(uri), commit_path(uri, version)
     with suppress(FileNotFoundError):
-        sync_data_files(uri, _added_files(Path(path)))
-        sync_file(path)
-        sync_folder(os.path.dirname(path))  # noqa: PTH120
+        sync_data_files(uri, _added_files(uri, version))
+        store.sync_files([path])
+        sync_log(uri)
         if not version:
-            _sync_parents(Path(uri))
+            store.sync_parents(uri)
         elif version % CHECKPOINT_EVERY == 0:
             sync_checkpoint(uri, version)
 
 
+def sync_log(uri: str) -> None:
+    """Make the entries of the log's folder durable: its last commit."""
+    store_of(uri).sync_folder(f"{uri}/{LOG_FOLDER}")
+
+
 def sync_checkpoint(uri: str, version: int) -> None:
     """Make a checkpoint durable if there is one of this version, and the file that names it."""
-    folder = os.path.dirname(commit_path(uri, version))  # noqa: PTH120
+    store, folder = store_of(uri), f"{uri}/{LOG_FOLDER}"
     with suppress(FileNotFoundError):
-        sync_file(f"{folder}/{version:020}.checkpoint.parquet")
-        sync_file(f"{folder}/_last_checkpoint")
-        sync_folder(folder)
+        store.sync_files([f"{folder}/{version:020}.checkpoint.parquet"])
+        store.sync_files([f"{folder}/_last_checkpoint"])
+        store.sync_folder(folder)
 
 
-def sync_file(path: str) -> None:
-    """Make the content of a file durable; raises `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: str) -> None:
-    """Make the entries of a folder durable; raises `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _added_files(commit: Path) -> Sequence[str]:
+def _added_files(uri: str, version: int) -> Sequence[str]:
     """Return the data files of the table's own folder that a commit adds; none if its actions cannot be read."""
-    found = []
+    store, found = store_of(uri), []
     with suppress(ValueError):
-        for line in commit.read_text(encoding="utf-8").split("\n"):
+        for line in store.read(commit_path(uri, version)).decode().split("\n"):
             action = json.loads(line) if line.startswith('{"add"') else {}
             name = action["add"]["path"] if action else ""
-            if name and "://" not in name and (commit.parents[1] / unquote(name)).exists():
+            if name and "://" not in name and store.exists(f"{uri}/{unquote(name)}"):
                 found.append(name)
     return found
-
-
-def _sync_parents(path: Path) -> None:
-    """Make the folders above a new table durable, as far as this user may read them."""
-    with suppress(PermissionError):
-        for parent in [path, *path.parents]:
-            sync_folder(str(parent))

@@ -11,26 +11,30 @@ A *base* is a checkpoint that replaces all commits before it. Files below a base
 * the base and `_last_checkpoint` have been synced to disk, and the checkpoint that this names can be read.
 A crash between any two removals therefore leaves a table that opens from the base.
 
-Not done here: `LakeTable.forget_files` removes data files. Object stores are not supported.
+Ages are by the clock of the store, which may differ from that of this host.
+
+Not done here: `LakeTable.forget_files` removes data files.
 """
 
 import json
 import math
-import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice, takewhile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.io.host.logs import Log, describe_error
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.failures import first_reason
+from tidemark.pipeline.storage.lake_store import StoredFile
+from tidemark.pipeline.storage.store_errors import StoreUnavailable
+from tidemark.pipeline.storage.stores import open_delta, store_of
 
 KEEP_S = 600.0
 EVERY_COMMITS = (
@@ -41,7 +45,7 @@ CHECKPOINT_BEHIND_MAX = 2 * EVERY_COMMITS  # commits since the last checkpoint; 
 LISTED_MAX = 4  # logs listed: 0.1 s of CPU for one of 100,000 files
 REMOVED_MAX = 1000  # files removed: 15 ms of CPU
 FILES_PER_COMMIT = 2  # at most: the commit, and a checkpoint
-LOG_FOLDER, LAST_CHECKPOINT = "_delta_log", "_last_checkpoint"
+LAST_CHECKPOINT = "_last_checkpoint"
 _FILE = re.compile(r"(\d{20})\.(?:json(?:#\d+)?|crc|checkpoint\.parquet|(\d{20})\.compacted\.json)")
 _CHECKPOINT, _CHECKPOINT_FILE = "{:020}.checkpoint.parquet", re.compile(r"(\d{20})\.checkpoint\.parquet")
 
@@ -50,19 +54,20 @@ _CHECKPOINT, _CHECKPOINT_FILE = "{:020}.checkpoint.parquet", re.compile(r"(\d{20
 class _DeltaLog:
     """What the cleanup remembers of one table's log."""
 
-    path: Path
-    inode: int  # a different inode means that the folder was replaced
+    path: str
+    id: int  # a different one means that the folder was replaced
     recorded: int  # the version in `_positions`
     listed_at: int  # the version when it was last listed
     again_s: float  # when to list it again although it has few new commits
-    removable: deque[str]
+    removable: deque[StoredFile]
 
 
 class LogCleanup:
     """Removes old commits from the logs of one lake; used by one thread."""
 
     def __init__(self, root: str, keep_s: float, log: Log) -> None:
-        self.root = Path(root)
+        self.root = root
+        self._store = store_of(root)
         self._keep_s = keep_s
         self._log = log
         self._logs: dict[str, _DeltaLog] = {}
@@ -85,20 +90,20 @@ class LogCleanup:
             except FileNotFoundError:
                 del self._logs[folder]  # the table was removed
                 self._full.pop(folder, None)
-            except (OSError, DeltaError, pa.ArrowException) as error:
+            except (OSError, DeltaError, StoreUnavailable, pa.ArrowException) as error:
                 self._warn(folder, error)
         return self._remove(removed_max + FILES_PER_COMMIT * made)
 
     def _record(self, folder: str, version: int) -> int:
         """Record the present version of a table; return the number of commits since the last record."""
         known = self._logs.get(folder)
-        path = self.root / folder / LOG_FOLDER
+        path = f"{self.root}/{folder}/{LOG_FOLDER}"
         try:
-            inode = path.stat().st_ino
+            number = self._store.folder_id(path)
         except OSError:
             return 0
-        if known is None or known.inode != inode or version < known.recorded:
-            self._logs[folder] = _DeltaLog(path, inode, version, version, math.inf, deque())
+        if known is None or known.id != number or version < known.recorded:
+            self._logs[folder] = _DeltaLog(path, number, version, version, math.inf, deque())
             self._full.pop(folder, None)
             self._due[folder] = None
             return 0
@@ -109,30 +114,36 @@ class LogCleanup:
 
     def _list(self, folder: str) -> None:
         log = self._logs[folder]
-        names = [path.name for path in log.path.iterdir()]
+        files = self._store.files(log.path)
         log.listed_at = log.recorded
-        base = self._base(log.path, names, log.recorded)
-        removable = sorted(_below(names, base))
+        base = self._base(log.path, files, log.recorded)
+        removable = sorted(_below(files, base), key=lambda file: file.name)
         log.removable = deque(removable)
-        left = len(names) - len(removable)
+        left = len(files) - len(removable)
         log.again_s = time.monotonic() + self._keep_s if left > CHECKPOINT_BEHIND_MAX else math.inf
         if removable:
-            _sync(log.path / LAST_CHECKPOINT, log.path / _CHECKPOINT.format(base), log.path)
+            self._sync(log.path, LAST_CHECKPOINT, _CHECKPOINT.format(base))
+            self._store.sync_folder(log.path)
             self._full[folder] = None
 
-    def _base(self, path: Path, names: Iterable[str], recorded: int) -> int:
+    def _base(self, path: str, files: Iterable[StoredFile], recorded: int) -> int:
         """Return the version below which nothing is needed; 0 if there is none. Create a missing checkpoint."""
         last = last_checkpoint(path)
         if last is None or recorded - last > CHECKPOINT_BEHIND_MAX:
-            DeltaTable(str(path.parent)).create_checkpoint()  # becomes a base when it is old enough
+            open_delta(path.rpartition("/")[0]).create_checkpoint()  # becomes a base when it is old enough
             return 0
-        _sync(path / _CHECKPOINT.format(last))
-        versions = (int(found[1]) for found in map(_CHECKPOINT_FILE.fullmatch, names) if found is not None)
-        for version in sorted(versions, reverse=True):
-            checkpoint = path / _CHECKPOINT.format(version)
-            if version <= min(last, recorded) and self._is_old(checkpoint) and _is_readable(checkpoint):
+        self._sync(path, _CHECKPOINT.format(last))
+        old_s = self._store.now_s() - self._keep_s
+        checkpoints = {file.name: file.modified_s for file in files if _CHECKPOINT_FILE.fullmatch(file.name)}
+        for name in sorted(checkpoints, reverse=True):
+            version = int(name[:20])
+            is_candidate = version <= min(last, recorded) and checkpoints[name] <= old_s
+            if is_candidate and _is_readable(f"{path}/{name}"):
                 return version
         return 0
+
+    def _sync(self, folder: str, *names: str) -> None:
+        self._store.sync_files([f"{folder}/{name}" for name in names])
 
     def _remove(self, most: int) -> int:
         """Remove up to `most` files that are marked as removable."""
@@ -140,30 +151,31 @@ class LogCleanup:
         for folder in list(self._full):
             log = self._logs[folder]
             while log.removable and removed < most:
-                path = log.path / log.removable[0]
                 try:
-                    if not self._is_old(path):
+                    old = self._oldest(log.removable, min(most - removed, self._store.deletes_at_once))
+                    if not old:
                         log.removable.clear()  # NB: also none of the later ones: the log must not have gaps
                         break
-                    path.unlink()
-                except FileNotFoundError:
-                    pass
-                except OSError as error:
+                    self._store.delete([f"{log.path}/{file.name}" for file in old])
+                except (OSError, StoreUnavailable) as error:
                     self._warn(folder, error)
                     log.removable.clear()
                     break
-                log.removable.popleft()
-                removed += 1
+                for _ in old:
+                    log.removable.popleft()
+                removed += len(old)
             if not log.removable:
                 del self._full[folder]
         return removed
 
+    def _oldest(self, files: Iterable[StoredFile], most: int) -> Sequence[StoredFile]:
+        """Return the first of `files`, up to the first that is too young."""
+        old_s = self._store.now_s() - self._keep_s
+        return list(takewhile(lambda file: file.modified_s <= old_s, islice(files, most)))
+
     def _warn(self, folder: str, error: Exception) -> None:
         fields = {**describe_error(error), "error": first_reason(str(error))}  # the whole text may have column values
         self._log.warning("commit log not cleaned", table=folder, **fields)
-
-    def _is_old(self, path: Path) -> bool:
-        return path.stat().st_mtime <= time.time() - self._keep_s
 
 
 def keep_hours(keep_s: float) -> int:
@@ -171,36 +183,27 @@ def keep_hours(keep_s: float) -> int:
     return max(1, math.ceil(keep_s / 3600))
 
 
-def _below(names: Iterable[str], base: int) -> Iterator[str]:
-    """Return the names of commits, checkpoints and checksums of versions below `base`."""
-    for name in names:
-        found = _FILE.fullmatch(name)
+def _below(files: Iterable[StoredFile], base: int) -> Iterator[StoredFile]:
+    """Return the commits, checkpoints and checksums of versions below `base`."""
+    for file in files:
+        found = _FILE.fullmatch(file.name)
         if found is not None and int(found[2] or found[1]) < base:
-            yield name
+            yield file
 
 
-def last_checkpoint(path: Path) -> int | None:
+def last_checkpoint(path: str) -> int | None:
     """Return the version that `_last_checkpoint` names, if that is a readable checkpoint in one file."""
     try:
-        named = json.loads((path / LAST_CHECKPOINT).read_bytes())
+        named = json.loads(store_of(path).read(f"{path}/{LAST_CHECKPOINT}"))
         version = int(named["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return version if _is_readable(path / _CHECKPOINT.format(version)) else None
+    return version if _is_readable(f"{path}/{_CHECKPOINT.format(version)}") else None
 
 
-def _is_readable(checkpoint: Path) -> bool:
+def _is_readable(checkpoint: str) -> bool:
     """Return whether a checkpoint can be read: a truncated Parquet file has no footer."""
     try:
-        return bool(pq.read_metadata(checkpoint).num_rows)
+        return bool(pq.read_metadata(store_of(checkpoint).parquet_source(checkpoint)).num_rows)
     except (OSError, pa.ArrowException):
         return False
-
-
-def _sync(*paths: Path) -> None:
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -2,7 +2,7 @@
 
 The stream does not wait for maintenance, and never loses to it. All files are written and synced before the table's
 lock is taken, which the stream holds while it writes to the table. Under the lock only the commits since the plan are
-checked, and the commit becomes visible by link(2). If one of those commits removed a replaced file, or changed columns,
+checked, and the commit becomes visible. If one of those commits removed a replaced file, or changed columns,
 properties or the protocol, the maintenance has lost: its files are deleted, and it is planned again later.
 
 Such a commit has neither Tidemark's mark nor application transactions: those of the stream, which may be ahead of the
@@ -10,16 +10,17 @@ plan, stay in effect. The stream and other readers treat it as maintenance by an
 """
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Lock
 from urllib.parse import unquote
 
 from tidemark.pipeline.delta_log.commit_files import FileChange, commit_path, staged_commit
 from tidemark.pipeline.delta_log.commits import has_commit, new_token
-from tidemark.pipeline.delta_log.durability import sync_data_files, sync_folder
+from tidemark.pipeline.delta_log.durability import sync_data_files, sync_log
+from tidemark.pipeline.storage.lake_store import Publish
+from tidemark.pipeline.storage.store_errors import StoreUnavailable
+from tidemark.pipeline.storage.stores import store_of
 
 LOCK_WAIT_S = 5.0  # for the stream's write to the table; longer ones are those of large transactions
 OPTIMIZE = {"operation": "OPTIMIZE"}
@@ -39,31 +40,29 @@ def commit_maintenance(uri: str, change: FileChange, planned: int, lock: Lock) -
     may_be_visible = False
     try:
         sync_data_files(uri, [added.path for added in change.added])
-        with staged_commit(commit_path(uri, planned + 1), change, {}, OPTIMIZE, new_token()) as staged:
+        with staged_commit(commit_path(uri, planned + 1), change, {}, OPTIMIZE, new_token()) as publish:
             version = _next_version(uri, change, planned)
             with acquired(lock):
                 version = _next_version(uri, change, version - 1)
                 may_be_visible = True
-                _link(staged, commit_path(uri, version))
+                _publish(publish, commit_path(uri, version))
     except MaintenanceLost:
         discard_files(uri, change)
         raise
-    except OSError:
+    except (OSError, StoreUnavailable):
         if not may_be_visible:
             discard_files(uri, change)
         raise
-    sync_folder(os.path.dirname(commit_path(uri, version)))  # noqa: PTH120
+    sync_log(uri)
     return version
 
 
-def _link(staged: str, path: str) -> None:
+def _publish(publish: Publish, path: str) -> None:
     """Make the staged commit visible as `path`; raise `MaintenanceLost` if another commit is there."""
     try:
-        os.link(staged, path)
+        publish(path)
     except FileExistsError as error:
-        # NB: NFS repeats a link whose reply was lost: the staged file then has its second name already (link(2)).
-        if os.stat(staged).st_nlink != 2:  # noqa: PTH116 - a Path needs a variable; its names: staged and path
-            raise MaintenanceLost("another writer committed at the same moment") from error
+        raise MaintenanceLost("another writer committed at the same moment") from error
 
 
 @contextmanager
@@ -80,8 +79,8 @@ def acquired(lock: Lock) -> Iterator[None]:
 def discard_files(uri: str, change: FileChange) -> None:
     """Delete the added files of a change that was not committed."""
     for added in change.added:
-        with suppress(OSError):
-            Path(f"{uri}/{unquote(added.path)}").unlink()
+        with suppress(OSError, StoreUnavailable):
+            store_of(uri).delete([f"{uri}/{unquote(added.path)}"])
 
 
 def _next_version(uri: str, change: FileChange, reached: int) -> int:
@@ -90,7 +89,7 @@ def _next_version(uri: str, change: FileChange, reached: int) -> int:
     version = reached + 1
     while has_commit(uri, version):
         try:
-            lines = Path(commit_path(uri, version)).read_text(encoding="utf-8").split("\n")
+            lines = store_of(uri).read(commit_path(uri, version)).decode().split("\n")
             actions: list[dict[str, dict[str, object]]] = [json.loads(line) for line in lines if line.strip()]
         except (ValueError, FileNotFoundError) as error:
             raise MaintenanceLost(f"the commit of version {version} cannot be read") from error

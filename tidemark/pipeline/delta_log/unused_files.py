@@ -4,16 +4,18 @@ delta-rs finds the files: those that a commit removed, and those that no commit 
 ago. Files of the version that `_positions` records are kept, however old that version is: a reader of the consistent
 cut opens it. They are found while the stream does not write to the table: its write may take longer than that number of
 hours, and no commit names its files yet. delta-rs's own vacuum would delete without a bound, and make two commits.
+
+delta-rs compares the times of objects in a store with this host's clock. Their age is therefore tested again, by the
+store's own clock.
 """
 
-from pathlib import Path
+import math
 from threading import Lock
-
-from deltalake import DeltaTable
 
 from tidemark.io.host.failpoints import passed
 from tidemark.pipeline.delta_log.maintenance_commit import acquired
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
+from tidemark.pipeline.storage.stores import is_remote, open_delta, store_of
 
 
 def delete_unused_files(uri: str, hours: int, recorded: int, most: int, lock: Lock) -> int:
@@ -22,20 +24,23 @@ def delete_unused_files(uri: str, hours: int, recorded: int, most: int, lock: Lo
     `recorded`: the version in `_positions`, whose files are kept. `lock`: of the table. Raises `MaintenanceLost`,
     `DeltaError` and `OSError`.
     """
-    delta = DeltaTable(uri)
+    delta, store = open_delta(uri), store_of(uri)
     with acquired(lock):
         delta.update_incremental()
         unused = delta.vacuum(
             retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=[recorded]
         )
+    old_s = store.now_s() - hours * 3600 if is_remote(uri) else math.inf
     deleted = 0
     for name in unused:
         if deleted == most:
             break
+        path = f"{uri}/{name}"  # NB: the name on disk; a path in the log is percent-encoded once more
         try:
-            (Path(uri) / name).unlink()  # NB: the name on disk; a path in the log is percent-encoded once more
+            if old_s < math.inf and store.modified_s(path) > old_s:
+                continue
         except FileNotFoundError:
             continue
-        deleted += 1
+        deleted += store.delete([path])
         passed(MaintenanceFailpoint.UNUSED_FILE_DELETED)
     return deleted

@@ -11,6 +11,9 @@ from tidemark.pipeline.driver.landing import Landing
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.settings import LakeFormat, Settings
 from tidemark.pipeline.lake.lake_kind import has_catalog, has_delta_positions
+from tidemark.pipeline.storage.stores import is_remote
+
+IN_FOLDERS = "the catalog of a lake of Iceberg tables is a file: give a folder of a local file system"
 
 
 class OtherFormat(ConfigError):
@@ -25,6 +28,8 @@ def opened_landing(settings: Settings, outbox: OutboxReader, progress: PipelineP
         if has_catalog(settings.lake):
             raise OtherFormat(f"{settings.lake} is a lake of Iceberg tables: use --format iceberg")
         return DeltaLanding(settings, outbox, progress, log)
+    if is_remote(settings.lake):
+        raise OtherFormat(f"{settings.lake} is in an object store, and --format is iceberg", hint=IN_FOLDERS)
     if has_delta_positions(settings.lake):
         raise OtherFormat(f"{settings.lake} is a lake of Delta tables, and --format is iceberg")
     ICEBERG.require()

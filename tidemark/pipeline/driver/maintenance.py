@@ -18,10 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.io.host.disk import is_full
@@ -29,11 +27,11 @@ from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.errors import TidemarkError
-from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
+from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, LOG_FOLDER
 from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
 from tidemark.pipeline.delta_log.durability import sync_checkpoint
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged, TableStopped
-from tidemark.pipeline.delta_log.log_cleanup import LOG_FOLDER, LogCleanup, last_checkpoint
+from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, last_checkpoint
 from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.driver.metrics import PipelineMetrics
@@ -43,6 +41,8 @@ from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.sinks.table_writes import NO_UPKEEP, Upkeep
+from tidemark.pipeline.storage.store_errors import StoreUnavailable, store_failure
+from tidemark.pipeline.storage.stores import open_delta
 
 POLL_S = 0.2  # while no table is due
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
@@ -79,7 +79,7 @@ class Maintenance:
     def __init__(
         self, config: LakeConfig, locks: TableLocks, cleanup: LogCleanup, metrics: PipelineMetrics, log: Log
     ) -> None:
-        self._root = str(cleanup.root)
+        self._root = cleanup.root
         self._config = config
         self._locks = locks
         self._cleanup = cleanup
@@ -159,7 +159,7 @@ class Maintenance:
         for folder, (version, upkeep) in reported.items():
             table = self._tables.get(folder)
             if table is None or version < table.recorded:  # another table in its place
-                checkpointed = last_checkpoint(Path(self._root) / folder / LOG_FOLDER) or 0
+                checkpointed = last_checkpoint(f"{self._root}/{folder}/{LOG_FOLDER}") or 0
                 table = _DueTable(NO_VERSION, upkeep, checkpointed, step_bytes=self._config.maintain_bytes)
                 self._tables[folder] = table
             if version != table.recorded:
@@ -178,7 +178,7 @@ class Maintenance:
         return table.unused_at_s < time.monotonic() or table.recorded // every > table.maintained // every
 
     def _checkpoint(self, folder: str, table: _DueTable) -> None:
-        delta = DeltaTable(f"{self._root}/{folder}")
+        delta = open_delta(f"{self._root}/{folder}")
         delta.create_checkpoint()
         sync_checkpoint(f"{self._root}/{folder}", delta.version())
         table.checkpointed = table.recorded
@@ -219,7 +219,8 @@ class Maintenance:
             if is_known:
                 fields["error"] = first_reason(str(error))  # all of it may have column values
             self._log.warning("maintenance of a table failed", table=folder, **fields)
-            if is_known and not (is_of_host(error) or is_full(error) or reports_full_disk(str(error))):
+            is_elsewhere = is_of_host(error) or is_full(error) or reports_full_disk(str(error)) or store_failure(error)
+            if is_known and not (is_elsewhere or isinstance(error, StoreUnavailable)):
                 table.is_damaged = self._look_for_damage(folder)  # reads the whole table
         else:
             table.waits_s, table.step_bytes = 0.0, self._config.maintain_bytes

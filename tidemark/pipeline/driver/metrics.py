@@ -24,6 +24,7 @@ TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
 TABLES_PAUSED = "tidemark_pipeline_tables_paused"
 RESTARTS = "tidemark_pipeline_restarts_total"
 EXECUTORS = "tidemark_pipeline_executors"
+STORE_WAIT_SECONDS = "tidemark_pipeline_store_wait_seconds"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
 MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
@@ -65,6 +66,11 @@ class PipelineMetrics:
         self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 if the driver does their work.")
         self.disk_full_seconds = self._gauge(
             DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."
+        )
+        self.store_wait_seconds = self._gauge(
+            STORE_WAIT_SECONDS,
+            "How long this process has waited for an object store that does not answer or refuses it; 0: it does not "
+            "wait.",
         )
         self.restarts = self._counter(RESTARTS, "Restarts of the query after a failure.")
         self.maintenance_steps = self._counter(MAINTENANCE_STEPS, "Steps of the maintenance of tables.")

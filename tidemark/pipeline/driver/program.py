@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,13 +16,14 @@ from pyspark.sql import SparkSession
 
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.host.local_path import local_path
+from tidemark.io.host.local_path import lake_location, local_path
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, notify
 from tidemark.io.process.config import load_config
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
+from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import recorded
@@ -35,13 +37,15 @@ from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.formats import opened_landing
+from tidemark.pipeline.driver.lake_epoch import hold_lake
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
 from tidemark.pipeline.driver.settings import LakeFormat, Settings
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
-from tidemark.pipeline.lake.lake_lock import LakeLock
+from tidemark.pipeline.storage.store_wait import StoreWait, when_store_answers
+from tidemark.pipeline.storage.stores import is_remote, open_lake
 
 REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
@@ -75,9 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     folder = StateFolder(local_path(given.state, "--state"), given.shared_with_group)
-    root = local_path(given.lake, "--lake").absolute()
+    root = lake_location(given.lake, "--lake")
     path = local_path(given.config, "--config") if given.config else None
     config = load_config(path, os.environ)
+    lake_config = with_store_options(config.lake, given)
+    open_lake(root, lake_config)
     if not _wait_for_promotion(folder, stop, log, once=given.once):
         return
     wait, guarded = partial(_wait_to_start, stop), reporting_stuck_writers(get_log("state"))
@@ -91,39 +97,40 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         store = opened(partial(StateStore.open, folder, guarded=guarded), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
         keys = set(store.marker_keys().names.values())  # the keys with which the capture's daemons were started
-        lock = opened(partial(LakeLock.acquire, root, outbox.identity, folder.root, given.reader, keys), root)
-        if lock.beside is not None:
-            log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
-        when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
         metrics = PipelineMetrics(outbox.identity.capture)
-        port = metrics_port(given, folder)
-        if port is not None:
-            server = MetricsServer(metrics, given.metrics_host, port)
-            stack.callback(server.close)
-            log.info("metrics served", host=given.metrics_host, port=server.port)
-        half = outbox.identity.outbox_bytes_max // 2
-        if given.batch_bytes > half and given.batch_bytes != BATCH_BYTES:
-            log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
-        lake = str(root)
+        _serve_metrics(given, folder, metrics, stack, log)
+        store_wait = StoreWait(root, metrics.store_wait_seconds, log)
+        holding = partial(hold_lake, root, outbox.identity, folder.root, given.reader, keys)
+        opening = partial(opened, holding, folder.root if is_remote(root) else Path(root))
+        hold = when_store_answers(opening, store_wait, stop, once=given.once)
+        if hold is None:
+            return
+        if hold.beside is not None:
+            log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
+        when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
+        _check_batch_bytes(given, outbox, log)
         checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
-        progress = PipelineProgress(metrics, log, folder, given.reader, lake)
+        progress = PipelineProgress(metrics, log, folder, given.reader, root)
         settings = Settings(
             folder.root.absolute(),
-            lake,
+            root,
             checkpoint,
             given.reader,
             given.batch_bytes,
             given.shared_with_group,
             given.once,
             given.master,
-            config.lake,
+            lake_config,
             config.select.selection(),
             given.log_keep_s,
             LakeFormat(given.format),
             given.paused_bytes,
         )
-        landing = opened_landing(settings, outbox, progress, log)
-        pipeline = Pipeline(settings, outbox, landing, progress, log)
+        opening_lake = partial(opened_landing, settings, outbox, progress, log)
+        landing = when_store_answers(opening_lake, store_wait, stop, once=given.once)
+        if landing is None:
+            return
+        pipeline = Pipeline(settings, outbox, landing, progress, log, hold=hold)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return
         local = given.master.startswith("local") and "://" not in checkpoint
@@ -142,6 +149,34 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             if not stop.wait(SIGNAL_S):
                 raise
         run.reason = _reason(stop)
+
+
+def _serve_metrics(
+    given: argparse.Namespace, folder: StateFolder, metrics: PipelineMetrics, stack: ExitStack, log: Log
+) -> None:
+    port = metrics_port(given, folder)
+    if port is not None:
+        server = MetricsServer(metrics, given.metrics_host, port)
+        stack.callback(server.close)
+        log.info("metrics served", host=given.metrics_host, port=server.port)
+
+
+def _check_batch_bytes(given: argparse.Namespace, outbox: OutboxReader, log: Log) -> None:
+    half = outbox.identity.outbox_bytes_max // 2
+    if given.batch_bytes > half and given.batch_bytes != BATCH_BYTES:
+        log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
+
+
+def with_store_options(config: LakeConfig, given: argparse.Namespace) -> LakeConfig:
+    """Return the settings of the lake with the options of its object store from the command line."""
+    options = {
+        "store_endpoint": given.store_endpoint,
+        "store_region": given.store_region,
+        "store_allow_http": given.store_allow_http,
+        "store_credentials_file": given.store_credentials_file
+        and str(local_path(given.store_credentials_file, "--store-credentials-file").absolute()),
+    }
+    return replace(config, **{name: value for name, value in options.items() if value})
 
 
 def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession:
@@ -226,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--state", required=True, help="the state folder of the capture")
-    parser.add_argument("--lake", required=True, help="folder of the tables; created if it does not exist")
+    parser.add_argument("--lake", required=True, help="folder of the tables, created if missing, or s3://BUCKET/PREFIX")
     parser.add_argument(
         "--format",
         choices=[one.value for one in LakeFormat],
@@ -234,6 +269,17 @@ def _parser() -> argparse.ArgumentParser:
         help="format of the tables; iceberg: change logs without replicas (default: %(default)s)",
     )
     parser.add_argument("--config", help="the configuration of the capture, of which [lake] is used")
+    parser.add_argument("--store-endpoint", help="URL of the object store (default: lake.store_endpoint)")
+    parser.add_argument("--store-region", help="region of the bucket (default: lake.store_region)")
+    parser.add_argument(
+        "--store-allow-http",
+        action="store_true",
+        help="permit http:// to another host than a loopback address (default: lake.store_allow_http)",
+    )
+    parser.add_argument(
+        "--store-credentials-file",
+        help="file with the credentials of the object store, mode 0600 (default: lake.store_credentials_file)",
+    )
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     parser.add_argument(
         "--checkpoint", help="folder of Spark's checkpoint, which may be deleted (default: STATE/spark)"

@@ -61,6 +61,7 @@ class ProgressFile:
     stale: list[str]  # tables whose replica is not updated
     updated_at_us: int
     waits_for_room: str = ""  # why the pipeline waits for space on a full disk; empty: it does not wait
+    waits_for_store: str = ""  # why it waits for the object store of the lake
 
 
 class PipelineProgress:
@@ -145,7 +146,7 @@ class PipelineProgress:
         if now_s - self._reported_at_s >= REPORT_INTERVAL_S:
             self._reported_at_s = now_s
             fields = asdict(content)
-            del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
+            del fields["pid"], fields["updated_at_us"], fields["waits_for_room"], fields["waits_for_store"]
             fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
@@ -159,9 +160,16 @@ class PipelineProgress:
 
     def record_disk_wait(self, reason: str) -> None:
         """Write into the file, if it exists and the disk has space, why the pipeline waits; "": it does not wait."""
+        self._record_wait("waits_for_room", reason)
+
+    def record_store_wait(self, reason: str) -> None:
+        """Write into the file why the pipeline waits for the object store of the lake; "": it does not wait."""
+        self._record_wait("waits_for_store", reason)
+
+    def _record_wait(self, name: str, reason: str) -> None:
         with suppress(OSError, ValueError, StateFull):
             content = json.loads(self._file.read_bytes())
-            self._write({**content, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
+            self._write({**content, name: reason, "updated_at_us": self._clock.wall_us()})
 
     @property
     def _file(self) -> Path:

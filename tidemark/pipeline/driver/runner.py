@@ -24,16 +24,20 @@ from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import newest_value
+from tidemark.pipeline.driver.lake_epoch import LakeHold
 from tidemark.pipeline.driver.landing import LakePositions, Landing, contains
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.settings import Settings
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
-from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT
+from tidemark.pipeline.storage.store_errors import StoreUnavailable
+from tidemark.pipeline.storage.store_wait import StoreWait
+from tidemark.pipeline.storage.stores import is_remote
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
 QUERY = "tidemark"
@@ -44,6 +48,7 @@ RESTARTS_MAX = 5  # in a row, without a batch between them
 LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
 BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
+_RETRIED = (LakeFailed, StoreUnavailable, TableFenced)
 FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
 
 
@@ -63,8 +68,12 @@ class Pipeline:
         landing: Landing,
         progress: PipelineProgress,
         log: Log,
+        *,
+        hold: LakeHold | None = None,
     ) -> None:
+        """`hold` entitles the pipeline to write to the lake; None: nothing else writes to it."""
         self._settings = settings
+        self._hold = hold
         self._outbox = outbox
         self._metrics = metrics = progress.metrics
         self._progress = progress
@@ -75,6 +84,7 @@ class Pipeline:
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
         self._in_batch = threading.Lock()
         self._disk_space = DiskSpace(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
+        self._store_wait = StoreWait(settings.lake, metrics.store_wait_seconds, log)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
@@ -89,7 +99,7 @@ class Pipeline:
     def _run_queries(self, spark: SparkSession, stop: threading.Event) -> None:
         failed = 0
         while not stop.is_set():
-            if not self._has_space():
+            if not (self._has_space() and self._store_answers()):
                 stop.wait(POLL_S)
                 continue
             self._failure = None
@@ -97,7 +107,7 @@ class Pipeline:
             try:
                 self._landing.open(stop.is_set)
                 self._run_query(spark, stop)
-            except (PySparkException, Py4JError, OSError, StateFull, LakeFailed) as error:
+            except (PySparkException, Py4JError, OSError, StateFull, *_RETRIED) as error:
                 if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as this process
                     self._finish_batch(error)
                     return
@@ -107,6 +117,11 @@ class Pipeline:
                 if full is not None:
                     self._disk_space.record_full_disk(full)
                     self._progress.record_disk_wait(self._disk_space.reason)
+                    continue
+                unavailable = unavailable_store(self._failure or error, self._settings.lake)
+                if unavailable is not None:
+                    self._store_wait.record(unavailable)
+                    self._progress.record_store_wait(self._store_wait.reason)
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
                 self._judge(error, failed)
@@ -123,6 +138,17 @@ class Pipeline:
                 self._progress.record_disk_wait("")
             return True
         notify(READY)  # otherwise the service manager considers the process hung
+        notify(ALIVE)
+        return False
+
+    def _store_answers(self) -> bool:
+        """Return whether the object store answers, as far as the work has shown; else notify the service manager."""
+        was_waiting = self._store_wait.is_waiting
+        if self._store_wait.has_come():
+            if was_waiting:
+                self._progress.record_store_wait("")
+            return True
+        notify(READY)
         notify(ALIVE)
         return False
 
@@ -151,6 +177,8 @@ class Pipeline:
             while query.isActive and not stop.is_set():
                 notify(ALIVE)
                 self._executors.check(spark)
+                if self._hold is not None:
+                    self._hold.check_idle()
                 self._record_maintenance()
                 if not self._resume():
                     stop.wait(POLL_S)
@@ -226,6 +254,8 @@ class Pipeline:
             if contains(landing.positions, feed):
                 landing.confirm(replayable)
                 continue
+            if self._hold is not None:
+                self._hold.check()
             landing.land(feed, replayable)
             seconds, newest = time.monotonic() - started, newest_value(self._outbox)
             head_lsn = newest.pointer.position.commit_lsn
@@ -236,9 +266,12 @@ class Pipeline:
 
     def _judge(self, error: Exception, failed: int) -> None:
         """Return if the query may be retried; otherwise raise the error that ends the pipeline."""
-        failure = self._failure
-        if not isinstance(failure, TidemarkError):
-            failure = named_failure(str(error))
+        raised = self._failure or error
+        failure = raised if isinstance(raised, TidemarkError) else named_failure(str(error))
+        if isinstance(failure, TableFenced) and self._hold is not None and self._hold.is_newest:
+            self._hold.check()
+            self._log.warning("an older pipeline committed: opening the lake again", **describe_error(failure))
+            return
         if isinstance(failure, OVER) and self._outbox.outbox_id != self._outbox_id:
             self._log.info("the outbox was renumbered; starting a new query", before=self._outbox_id)
             return
@@ -256,7 +289,9 @@ def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
 
     A batch is written to log and replica of its tables, and a merge may rewrite a whole replica.
     """
-    folders = [settings.state, Path(settings.lake), *scratch_folders(os.environ, local_dir)]
+    folders = [settings.state, *scratch_folders(os.environ, local_dir)]
+    if not is_remote(settings.lake):
+        folders.append(Path(settings.lake))
     if "://" not in settings.checkpoint:
         folders.append(Path(settings.checkpoint))
     return FullDisks([existing_folder(folder) for folder in folders], 2 * settings.batch_bytes, rewrites=True)

@@ -12,7 +12,7 @@ from typing import Self
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from tidemark.pipeline.delta_log.durability import sync_folder
+from tidemark.io.host.disk import sync
 
 
 class _SyncedStream:
@@ -50,7 +50,7 @@ class _SyncedStream:
             self._file.flush()
             os.fsync(self._file.fileno())
         for folder in self._folders:
-            sync_folder(str(folder))
+            sync(folder)
 
     def __enter__(self) -> Self:
         """Return the stream, to be closed at the end of the block."""

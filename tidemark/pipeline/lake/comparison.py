@@ -8,21 +8,22 @@ sides are compared as values of the lake (`docs/types.md`): a comparison cannot 
 import argparse
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.decode.copy.copied import CopyBatchBuilder
 from tidemark.decode.groups.partitions import alone, as_target
-from tidemark.io.host.local_path import local_path
+from tidemark.io.host.local_path import lake_location, local_path
 from tidemark.io.node.copy_source import CopySource
 from tidemark.io.node.node import Node
+from tidemark.io.process.config import load_config
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import AFTER
@@ -36,6 +37,7 @@ from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import LakeColumn, key_names, lake_columns, numbered
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.storage.stores import open_lake
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import CopyProgress
 
@@ -69,7 +71,7 @@ class Compared:
         return same and not self.repeated_events
 
 
-def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> Positions:
+def wait_for_lake(folder: StateFolder, lake: str, lsn: Lsn, wait_s: float) -> Positions:
     """Return the lake's positions once they contain all commits before `lsn`; raise `LakeBehind` after `wait_s`.
 
     The delivered position also moves over WAL without changes. Once it has passed `lsn`, the outbox's head is the last
@@ -80,7 +82,7 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
         while True:
             view = store.view()
             delivered = view.delivered.pointer.position.commit_lsn if view.delivered is not None else Lsn(0)
-            positions = Positions(str(lake.absolute()), store.identity)
+            positions = Positions(lake, store.identity)
             deferred = [one for one in positions.tables.values() if one.replica.is_faulty(FaultKind.DEFERRED)]
             if delivered >= lsn and positions.applied.sequence >= view.ledger.head and not deferred:
                 return positions
@@ -93,7 +95,7 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
             time.sleep(POLL_S)
 
 
-def compare_table(source: CopySource, table: TablePosition, lake: Path, types: TypeMapping) -> Compared | None:
+def compare_table(source: CopySource, table: TablePosition, lake: str, types: TypeMapping) -> Compared | None:
     """Compare one table; None if the source has dropped it."""
     known = source.table(table.relation)
     if known is None:
@@ -105,7 +107,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
         batches = [builder.build(*block, _NO_POSITION, 0).rows.column(AFTER) for block in blocks]
     columns = _followed_columns(table, relation)
     expected = _source_table(columns, batches, builder)
-    found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
+    found = pa.table(LakeTable(f"{lake}/{table.folder}/replica", "").scan().read_all())
     if MARK_NUMBERS & numbered(found.schema).keys():
         found = found.filter(pc.invert(found.column(DELETED))).drop_columns(sorted(MARK_NAMES))
     if table.pinned is not None:
@@ -118,7 +120,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
         found.num_rows,
         _hash(expected, key),
         _hash(found, key),
-        *_count_events(f"{lake.absolute()}/{table.folder}/log"),
+        *_count_events(f"{lake}/{table.folder}/log"),
     )
 
 
@@ -170,7 +172,7 @@ def _texts(table: pa.Table) -> Iterator[str]:
             yield repr(values)
 
 
-def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[Lsn, list[Compared]]:
+def compare(dsn: str, folder: StateFolder, lake: str, wait_s: float) -> tuple[Lsn, list[Compared]]:
     """Compare every live table of the lake; return the LSN of the comparison, and the tables by name."""
     with StateStore.open(folder) as store:
         view = store.view()
@@ -214,12 +216,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidemark.pipeline.lake.compare", description=__doc__)
     parser.add_argument("--dsn", required=True, help="the source; its role reads the tables")
     parser.add_argument("--state", required=True, help="the capture's state folder")
-    parser.add_argument("--lake", required=True, help="folder of the tables")
+    parser.add_argument("--lake", required=True, help="folder of the tables, or s3://BUCKET/PREFIX")
+    parser.add_argument("--config", help="the configuration with the options of the object store")
     parser.add_argument("--wait-s", type=float, default=60.0, help="for the lake to catch up (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
     try:
-        folder, lake = StateFolder(local_path(given.state, "--state")), local_path(given.lake, "--lake")
+        folder, lake = StateFolder(local_path(given.state, "--state")), lake_location(given.lake, "--lake")
+        path = local_path(given.config, "--config") if given.config else None
+        open_lake(lake, load_config(path, os.environ).lake)
         lsn, tables = compare(given.dsn, folder, lake, given.wait_s)
     except TidemarkError as error:
         print(f"compare: {error}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201 - a program's own output

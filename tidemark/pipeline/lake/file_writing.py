@@ -6,7 +6,6 @@ syncs it to disk.
 
 import time
 from collections.abc import Collection
-from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -17,6 +16,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.pipeline.lake.file_format import COMPRESSION, ArrowEncodings
 from tidemark.pipeline.lake.file_statistics import statistics
 from tidemark.pipeline.lake.partitions import UNPARTITIONED, PartitionValues, folder_of
+from tidemark.pipeline.storage.lake_store import ParquetSource
+from tidemark.pipeline.storage.stores import store_of
 
 
 def write_file(
@@ -33,25 +34,22 @@ def write_file(
     The file has the statistics of its first columns and of the columns of `key`.
     """
     name = f"{folder_of(partition)}part-00000-{uuid4()}-c000.snappy.parquet"
-    path = Path(uri) / name
-    if partition:
-        rows = rows.drop_columns(list(partition))
-        path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    rows = rows.drop_columns(list(partition)) if partition else rows
+
+    def write(sink: ParquetSource) -> None:
         pq.write_table(
             rows,
-            path,
+            sink,
             compression=COMPRESSION,
             use_dictionary=encodings.dictionaries,
             column_encoding=encodings.encodings,
             store_schema=False,
             store_decimal_as_integer=True,
         )
-    except BaseException:
-        path.unlink(missing_ok=True)  # a full disk should not be filled by parts of files
-        raise
+
+    size = store_of(uri).write_parquet(f"{uri}/{name}", write, makes_folder=bool(partition))
     found = statistics(rows, key)
-    return AddAction(quote(name, safe="/="), path.stat().st_size, dict(partition), now_ms(), data_change, found)
+    return AddAction(quote(name, safe="/="), size, dict(partition), now_ms(), data_change, found)
 
 
 def removal(name: str, size: int, *, data_change: bool, partition: PartitionValues = UNPARTITIONED) -> RemoveAction:

@@ -12,14 +12,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
-from pathlib import Path
 
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.relation import Relation
-from tidemark.pipeline.delta_log.damage import LOG_FOLDER
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.positions import TableId, TablePosition
 from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.storage.stores import store_of
 
 LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 MESSAGES = "messages"  # the Delta table of a database's logical messages
@@ -78,7 +78,7 @@ class LakeFolders:
         is_of_another: Callable[[TableId, str], bool] | None = None,
     ) -> None:
         """`is_of_another` finds a table of another relation in a folder below `root`; by default a Delta table."""
-        self._root = Path(root)
+        self._root = root
         self._capture = capture
         self._databases = databases
         self._is_of_another = self._has_tables_of_others if is_of_another is None else is_of_another
@@ -130,15 +130,23 @@ class LakeFolders:
         Its own ones come from a batch that ended before its positions were written. A commit log without a commit is
         no table: a full disk leaves one, which the next attempt uses.
         """
-        found = {path.parent.parent for path in (self._root / folder).glob(f"*/{LOG_FOLDER}/*.json")}
-        return bool(found) and not any(self._is_of(of, path) for path in found)
+        uri = f"{self._root}/{folder}"
+        found = [name for name in store_of(uri).folders(uri) if _has_commits(f"{uri}/{name}")]
+        return bool(found) and not any(self._is_of(of, uri, name) for name in found)
 
-    def _is_of(self, of: TableId, path: Path) -> bool:
+    def _is_of(self, of: TableId, uri: str, name: str) -> bool:
         try:
-            table = LakeTable(str(path), table_app(self._capture, of, path.name))
+            table = LakeTable(f"{uri}/{name}", table_app(self._capture, of, name))
         except LakeFailed:
             return False
         return table.recorded.token is not None
+
+
+def _has_commits(uri: str) -> bool:
+    try:
+        return any(file.name.endswith(".json") for file in store_of(uri).files(f"{uri}/{LOG_FOLDER}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _distinct(name: str, oid: Oid) -> Iterator[str]:

@@ -7,9 +7,11 @@ import json
 import os
 import sys
 
+from tidemark.io.process.config import load_config
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.pipeline.lake.positions import Positions, TableState
+from tidemark.pipeline.storage.stores import open_lake
 from tidemark.wire.state import Identity
 
 _COPIED = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
@@ -20,6 +22,7 @@ def main(arguments: list[str]) -> int:
     root, capture, system_identifier = arguments
     owner = Identity(capture, SystemIdentifier(int(system_identifier)), "", 0, 0, 0)
     try:
+        open_lake(root, load_config(None, os.environ).lake)
         positions = Positions(root.rstrip("/"), owner)
         if not positions.outbox:
             raise ConfigError(f"{root} is not a lake of this capture")

@@ -1,9 +1,9 @@
 """Delta tables that stay open between two batches: opening one costs more than all else in a small batch.
 
 A table may be used again only if its commit log is as its last write left it: the last commit is the same file, there
-is no later one, and no file was added to the folder or removed. Otherwise the table is opened and checked again, and so
-it is after each checkpoint, when opening costs least. So a lost file that the times of the folder do not show is
-noticed as well.
+is no later one, and, on a local file system, no file was added to the folder or removed. Otherwise the table is opened
+and checked again, and so it is after each checkpoint, when opening costs least. So a lost file that the times of the
+folder do not show is noticed as well.
 """
 
 from collections import OrderedDict
@@ -15,6 +15,7 @@ from tidemark.pipeline.delta_log.commits import has_commit, log_stamp
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_properties import NO_PROPERTIES
+from tidemark.pipeline.storage.stores import store_of
 
 KEPT_MAX = 2048  # a log and a replica of 1,000 tables; each needs 0.03 MB, and 0.7 MB with 2,000 files
 
@@ -23,7 +24,7 @@ class KeptTables:
     """The open tables of one lake, by URI; used by several threads, each for other tables."""
 
     def __init__(self) -> None:
-        self._tables: OrderedDict[str, tuple[LakeTable, tuple[int, ...]]] = OrderedDict()
+        self._tables: OrderedDict[str, tuple[LakeTable, tuple[int | str, ...]]] = OrderedDict()
         self._lock = Lock()
 
     def open(
@@ -35,6 +36,7 @@ class KeptTables:
         if (
             table is not None
             and table.recorded == recorded
+            and table.access == store_of(uri).access()  # else its credentials were renewed
             and log_stamp(uri, table.version) == stamp
             and not has_commit(uri, table.version + 1)
         ):

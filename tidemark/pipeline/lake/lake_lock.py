@@ -5,7 +5,8 @@ under the same name. The lock refuses a second pipeline that is not such a succe
 kernel releases it when the holder dies. The hosts of one capture, which share one marker key, each run a pipeline:
 after a switchover, the one at the new deliverer writes, while the other still holds the lock and has nothing to write.
 Such a pair, and a pair on hosts whose file system does not share locks, is fenced by the commits of the tables
-(`tidemark.pipeline.lake.lake_table.TableFenced`).
+(`tidemark.pipeline.lake.lake_table.TableFenced`). A lake in an object store has no lock but an epoch
+(`tidemark.pipeline.driver.lake_epoch`).
 """
 
 import os
@@ -60,7 +61,20 @@ class LakeHolder:
         )
 
 
-_HOLDER: JsonForm[LakeHolder] = JsonForm(LakeHolder)
+HOLDER: JsonForm[LakeHolder] = JsonForm(LakeHolder)
+
+
+def this_pipeline(identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> LakeHolder:
+    """Return the pipeline of this process as the holder of a lake."""
+    return LakeHolder(
+        identity.capture,
+        str(identity.system_identifier),
+        str(state.absolute()),
+        reader,
+        host_name(),
+        os.getpid(),
+        tuple(sorted(marker_keys)),
+    )
 
 
 class LakeInUse(LakeOfAnother):
@@ -79,15 +93,7 @@ class LakeLock:
     @classmethod
     def acquire(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
         """Acquire the lock of `lake`; create a missing folder; raise `LakeInUse` if another process has the lock."""
-        pipeline = LakeHolder(
-            identity.capture,
-            str(identity.system_identifier),
-            str(state.absolute()),
-            reader,
-            host_name(),
-            os.getpid(),
-            tuple(sorted(marker_keys)),
-        )
+        pipeline = this_pipeline(identity, state, reader, marker_keys)
         path = lake / FILE
         with _writing_lake(path):
             lake.mkdir(parents=True, exist_ok=True)
@@ -103,11 +109,19 @@ class LakeLock:
                 by = holder or "another pipeline, which starts at this moment"
                 raise LakeInUse(f"{lake} is written by {by}; this is {pipeline}") from None
             with _writing_lake(path):
-                write_holder(descriptor, _HOLDER.write(pipeline))
+                write_holder(descriptor, HOLDER.write(pipeline))
         except BaseException:
             os.close(descriptor)
             raise
         return cls(descriptor)
+
+    is_newest = False  # no other pipeline can have the lock
+
+    def check(self) -> None:
+        """Do nothing: no other process takes the lock before this one ends."""
+
+    def check_idle(self) -> None:
+        """Do nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -150,6 +164,6 @@ def _name(user: int) -> str:
 def _holder(descriptor: int) -> LakeHolder | None:
     """Return the holder of the lock; the text is missing for a moment between locking and writing."""
     try:
-        return _HOLDER.read(read_holder(descriptor))
+        return HOLDER.read(read_holder(descriptor))
     except JsonMismatch:
         return None

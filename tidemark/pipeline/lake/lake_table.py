@@ -7,11 +7,9 @@ maintenance, the table is opened and applied to again (`TableMoved`). If it chan
 (`lineage`). NB: a merge or delete that changes no row makes no commit; an empty append then records the version.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, write_deltalake
@@ -28,8 +26,8 @@ from tidemark.pipeline.delta_log.applied import (
     transactions_of,
 )
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, FileChange, commit_path, write_commit
-from tidemark.pipeline.delta_log.commits import TOKEN, new_token
-from tidemark.pipeline.delta_log.durability import sync_checkpoint, sync_commit, sync_data_files, sync_folder
+from tidemark.pipeline.delta_log.commits import TOKEN, last_transactions, new_token
+from tidemark.pipeline.delta_log.durability import sync_checkpoint, sync_commit, sync_data_files, sync_log
 from tidemark.pipeline.delta_log.lineage import (
     NEVER_WRITTEN,
     Recorded,
@@ -42,8 +40,15 @@ from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_en
 from tidemark.pipeline.lake.file_list import changed, listed
 from tidemark.pipeline.lake.file_writing import fitted, removal, write_file
 from tidemark.pipeline.lake.partitions import check_rows, divided
-from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, table_failure
+from tidemark.pipeline.lake.table_errors import (
+    REASON_MAX,
+    LakeFailed,
+    lake_failure,
+    table_failure,
+    unavailable_store,
+)
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS, NO_PROPERTIES, table_properties
+from tidemark.pipeline.storage.stores import open_delta, storage_options, store_of
 
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
 _DELETION_VECTORS = "deletionVectors"
@@ -52,9 +57,11 @@ _DELETION_VECTORS = "deletionVectors"
 def table_id(uri: str) -> str:
     """Return the id of the table at `uri`; "" if there is none."""
     try:
-        return str(DeltaTable(uri).metadata().id) if DeltaTable.is_deltatable(uri) else ""
+        return str(open_delta(uri).metadata().id)
+    except TableNotFoundError:
+        return ""
     except (DeltaError, OSError) as error:
-        raise LakeFailed(f"{uri}: {first_reason(str(error))}") from error
+        raise lake_failure(error, f"{uri}: {first_reason(str(error))}") from error
 
 
 def quoted(name: str, alias: str = "") -> str:
@@ -100,11 +107,14 @@ class LakeTable:
         self._files: pa.Table | None = None  # as `files` returned them last, and their columns
         self._file_fields: Sequence[pa.Field] = ()
         self._is_marked = recorded is None or bool(recorded.id)
+        self.access = store_of(uri).access()  # the credentials with which it is opened
         self._delta = self._opened_table(recorded, version)
         self._opened = self._begun = max(self.version, 0)
-        version_of = self._delta.transaction_version if self._delta is not None else None
-        self.applied = read_applied(version_of, app) if version_of else NOTHING
-        self._token = version_of(f"{app}:{TOKEN}") if version_of else None
+        self.applied, self._token = NOTHING, None
+        if self._delta is not None:
+            with self._translated():
+                version_of = last_transactions(uri, app, self.version) or self._delta.transaction_version
+                self.applied, self._token = read_applied(version_of, app), version_of(f"{app}:{TOKEN}")
         if recorded is not None:
             check_lineage(uri, app, self._delta, self._token, recorded)
         # Versions up to this one are durable: recorded ones are, and every write syncs those before its own.
@@ -198,10 +208,11 @@ class LakeTable:
                 self.uri,
                 rows,
                 mode="error",
+                storage_options=storage_options(self.uri),
                 configuration=dict(table_properties(KEEP_HOURS)),
                 commit_properties=properties,
             )
-            self._delta = DeltaTable(self.uri)
+            self._delta = open_delta(self.uri)
 
     def create(
         self, schema: pa.Schema, applied: Applied, description: str = "", *, partition: Sequence[str] = ()
@@ -214,6 +225,7 @@ class LakeTable:
                 description=description or None,
                 partition_by=list(partition) or None,
                 configuration={**table_properties(KEEP_HOURS), **self._properties},
+                storage_options=storage_options(self.uri),
                 raise_if_key_not_exists=False,
                 commit_properties=properties,
             )
@@ -272,11 +284,13 @@ class LakeTable:
         """Replace all rows and columns, and the partition columns by `partition`; None: they stay."""
         columns = self.partition if partition is None else tuple(partition)
         if isinstance(rows, pa.Table) and not columns and self._has_columns_of(rows):
-            files = self.files(self.schema.names[:1])
-            with self.writing(applied) as change:
+            token = new_token()
+            with self._translated(token):
+                files = self.files(self.schema.names[:1])
                 paths, sizes = (files.column(name).to_pylist() for name in ("path", "size_bytes"))
-                change.removed = [removal(*file, data_change=True) for file in zip(paths, sizes, strict=True)]
-                change.added = [write_file(self.uri, rows, arrow_encodings(rows))] if rows.num_rows else []
+                removed = [removal(*file, data_change=True) for file in zip(paths, sizes, strict=True)]
+                added = [write_file(self.uri, rows, arrow_encodings(rows))] if rows.num_rows else []
+                self._commit_files(FileChange(added, removed), applied, token)
             return
         with self._commit(applied) as properties:
             write_deltalake(
@@ -293,7 +307,11 @@ class LakeTable:
         """Return whether the table has the columns of `rows`, and files that a commit of Tidemark can replace."""
         if self._delta is None or self.partition or rows.nbytes > FILE_BYTES:
             return False
-        return bool(rows.schema.equals(self.schema, check_metadata=True)) and not self.has_deletion_vectors()
+        # NB: not with `check_metadata`, which compares the names of the elements of lists too.
+        is_same = rows.schema.equals(self.schema) and all(
+            wanted.metadata == stored.metadata for wanted, stored in zip(rows.schema, self.schema, strict=True)
+        )
+        return bool(is_same) and not self.has_deletion_vectors()
 
     def add_columns(self, fields: Sequence[pa.Field], applied: Applied) -> None:
         """Add columns that are NULL in every existing row."""
@@ -370,15 +388,18 @@ class LakeTable:
 
     def _opened_table(self, recorded: Recorded | None, version: int | None) -> DeltaTable | None:
         try:
-            return DeltaTable(self.uri, version=version)
+            return open_delta(self.uri, version)
         except TableNotFoundError as error:
             # NB: also for an unreadable folder, which must not be treated as missing.
-            if Path(self.uri).exists() and not os.access(self.uri, os.R_OK | os.X_OK):
+            if store_of(self.uri).is_unreadable(self.uri):
                 raise LakeFailed(f"{self.uri} is not readable") from error
             return None
         except OSError as error:
-            raise LakeFailed(f"{self.uri}: {first_reason(str(error))}") from error
+            raise lake_failure(error, f"{self.uri}: {first_reason(str(error))}") from error
         except DeltaError as error:
+            unavailable = unavailable_store(error, self.uri)
+            if unavailable is not None:
+                raise unavailable from error
             reason = f"{self.uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
             raise (LakeFailed if recorded is None or is_of_host(error) else TableDiverged)(reason) from error
 
@@ -395,13 +416,12 @@ class LakeTable:
         transactions, metadata = transactions_of(self.app, applied, token), metadata_of(self.app, applied, token)
         self._make_durable()
         sync_data_files(self.uri, [action.path for action in change.added])
-        path = commit_path(self.uri, self.version + 1)
-        write_commit(path, change, transactions, metadata, token)
+        write_commit(commit_path(self.uri, self.version + 1), change, transactions, metadata, token)
         self._ahead += 1
         self.applied, self._token = applied, token
         if self._files is not None:
             self._files = changed(self._files, change, self._file_fields)
-        sync_folder(os.path.dirname(path))  # noqa: PTH120 - called in each commit
+        sync_log(self.uri)
         self._durable = self.version
         if self.version % (self._checkpoint_every or CHECKPOINT_EVERY) == 0:
             self.delta.create_checkpoint()

@@ -33,6 +33,7 @@ from tidemark.pipeline.lake.faults import (
 )
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
+from tidemark.pipeline.storage.stores import store_of
 from tidemark.wire.relations import decode_relation, encode_relation
 from tidemark.wire.state import Identity
 
@@ -180,11 +181,18 @@ class Positions:
     def check_present(self) -> None:
         """Raise `LakeFailed` if the whole lake was removed or restored, so that its tables do not count as diverged."""
         if self._table.exists and not has_commit(self._uri, self._table.version):
+            store_of(self._uri).check()  # a missing bucket has no commits either
             reason = "the lake is not mounted, or was removed, renamed or restored from a copy as a whole"
             raise LakeFailed(f"version {self._table.version} of {self._uri} is gone: {reason}")
 
+    def _renew(self) -> None:
+        """Open the table again if the credentials of its store were renewed."""
+        if self._table.access != store_of(self._uri).access():
+            self._reopen()
+
     def write(self, outbox: str, touched: Iterable[TablePosition], applied: Applied) -> None:
         """Record the positions of the `touched` tables, and `applied` as the position of the whole lake."""
+        self._renew()
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
         self._overwrite(self._rows_of(outbox, tables.values(), applied), applied)
         self.tables, self.outbox = tables, outbox
@@ -210,7 +218,8 @@ class Positions:
         """Return the rows of this pipeline's last write, without later changes by other writers."""
         if not self._table.exists:
             return []
-        latest: list[dict[str, object]] = self._table.scan().read_all().to_pylist()
+        with self._table.reading():
+            latest: list[dict[str, object]] = self._table.scan().read_all().to_pylist()
         self._check_owner(latest)
         version = self._table.version
         while version > 0:
@@ -221,9 +230,9 @@ class Positions:
             version -= 1
         if not self.foreign_change:
             return latest
-        applied: list[dict[str, object]] = (
-            LakeTable(self._uri, self._app, version=version).scan().read_all().to_pylist()
-        )
+        table = LakeTable(self._uri, self._app, version=version)
+        with table.reading():
+            applied: list[dict[str, object]] = table.scan().read_all().to_pylist()
         return applied
 
     def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
@@ -254,7 +263,9 @@ class Positions:
     def _reopen(self) -> None:
         self._table = LakeTable(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         if self._table.exists:
-            self._check_owner(self._table.scan().read_all().to_pylist())
+            with self._table.reading():
+                rows = self._table.scan().read_all().to_pylist()
+            self._check_owner(rows)
 
 
 def _state_of(row: Mapping[str, object]) -> TableState:

@@ -1,8 +1,10 @@
 """`python -m tidemark.pipeline.lake.report`: the program behind `cdcctl lake`; prints one JSON object.
 
-    list LAKE               the tables: folder, state, position, versions
-    describe LAKE TABLE     one table, its columns, and lines that read it in other programs
-    check LAKE              versions, files and positions of every table, against the positions table
+    list LAKE CONFIG               the tables: folder, state, position, versions
+    describe LAKE CONFIG TABLE     one table, its columns, and lines that read it in other programs
+    check LAKE CONFIG              versions, files and positions of every table, against the positions table
+
+CONFIG: the configuration with the options of an object store, or empty.
 
 Nothing is written, and a running pipeline is not disturbed: a table may be ahead of what is printed.
 """
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.io.process.config import load_config
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.model.table_name import TableName
@@ -26,6 +29,7 @@ from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, TYPE
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
 from tidemark.pipeline.lake.table_properties import SOURCE
+from tidemark.pipeline.storage.stores import open_lake
 from tidemark.wire.state import Identity
 
 LakeReport = None | bool | int | float | str | Sequence["LakeReport"] | Mapping[str, "LakeReport"]
@@ -61,12 +65,12 @@ class LakeDelta:
 class OpenedLake:
     """The lake at `root`, read by its own record of its owner."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
-        if has_catalog(str(self.root)):
+    def __init__(self, root: str) -> None:
+        self.root = root
+        if has_catalog(root):
             raise NoLake(
-                f"{self.root} is a lake of Iceberg tables, which this command does not read",
-                hint=f"read its catalog with another program: sqlite:///{self.root / CATALOG_FILE}",
+                f"{root} is a lake of Iceberg tables, which this command does not read",
+                hint=f"read its catalog with another program: sqlite:///{root}/{CATALOG_FILE}",
             )
         owner = LakeTable(f"{self.root}/{FOLDER}", "")
         if not owner.exists:
@@ -77,7 +81,7 @@ class OpenedLake:
         row = rows[0]
         self.capture, self.system_identifier = str(row["capture"]), str(row["system_identifier"])
         identity = Identity(self.capture, SystemIdentifier(int(self.system_identifier)), "", 0, 0, 0)
-        self.positions = Positions(str(self.root), identity)
+        self.positions = Positions(self.root, identity)
         self.tables = sorted(self.positions.tables.values(), key=lambda table: table.folder)
 
     def deltas(self, table: TablePosition) -> list[LakeDelta]:
@@ -118,7 +122,7 @@ def listed(lake: OpenedLake) -> dict[str, LakeReport]:
     """Return all tables of a lake, with the position of the whole lake."""
     applied = lake.positions.applied
     return {
-        "lake": str(lake.root),
+        "lake": lake.root,
         "capture": lake.capture,
         "system_identifier": lake.system_identifier,
         "position": str(applied.position),
@@ -153,7 +157,7 @@ def _recorded_fault(delta: LakeDelta) -> Iterator[str]:
 def described(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
     """Return a table with its columns, and the lines that read it."""
     found = {delta.name: _described(delta) for delta in lake.deltas(table) if delta.exists}
-    return {"lake": str(lake.root), **_summary(lake, table), "delta_tables": found}
+    return {"lake": lake.root, **_summary(lake, table), "delta_tables": found}
 
 
 def _described(delta: LakeDelta) -> dict[str, LakeReport]:
@@ -211,7 +215,7 @@ def checked(lake: OpenedLake, *, reads_files: bool) -> dict[str, LakeReport]:
             count += len(faults)
             version = delta.entry.recorded.version
             tables.append({"table": table.qualified_name, "path": delta.uri, "version": version, "faults": faults})
-    return {"lake": str(lake.root), "checked": len(tables), "faults": count, "tables": tables}
+    return {"lake": lake.root, "checked": len(tables), "faults": count, "tables": tables}
 
 
 def _faults(table: TablePosition, delta: LakeDelta, *, reads_files: bool) -> Iterator[str]:
@@ -238,14 +242,15 @@ def _faults(table: TablePosition, delta: LakeDelta, *, reads_files: bool) -> Ite
 
 def main(arguments: Sequence[str]) -> int:
     """Print one report; return the exit status: 1 if a check found a fault."""
-    what, root, *more = arguments
+    what, root, config, *more = arguments
     reports: Mapping[str, Callable[[OpenedLake], dict[str, LakeReport]]] = {
         "list": listed,
         "describe": lambda lake: described(lake, lake.find(more[0])),
         "check": lambda lake: checked(lake, reads_files=bool(more)),
     }
     try:
-        report = reports[what](OpenedLake(Path(root)))
+        open_lake(root, load_config(Path(config) if config else None, os.environ).lake)
+        report = reports[what](OpenedLake(root))
     except TidemarkError as error:
         sys.stderr.write(f"cdcctl: {error}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code

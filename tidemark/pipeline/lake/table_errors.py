@@ -9,6 +9,7 @@ from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.commits import has_commit, read_commit
 from tidemark.pipeline.delta_log.lineage import TableDiverged
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
+from tidemark.pipeline.storage.store_errors import StoreUnavailable, store_failure
 
 REASON_MAX = 200  # characters of a foreign error message
 
@@ -46,6 +47,20 @@ class LakeFull(StateFull):
     hint = "free space on the disk of the lake: the pipeline continues automatically"
 
 
+def unavailable_store(error: BaseException, uri: str) -> StoreUnavailable | None:
+    """Return the error for a failure of the store of a table; None for another failure."""
+    if isinstance(error, StoreUnavailable):
+        return error
+    reason = store_failure(error)
+    return StoreUnavailable(f"{uri}: {reason}") if reason else None
+
+
+def lake_failure(error: BaseException, reason: str) -> TidemarkError:
+    """Return the error for a failure that is not one of a commit."""
+    found = store_failure(error)
+    return StoreUnavailable(f"{reason.partition(': ')[0]}: {found}") if found else LakeFailed(reason)
+
+
 def table_failure(
     error: Exception, uri: str, app: str, opened: int, *, applied: Applied, token: int | None, unmarked: bool
 ) -> TidemarkError:
@@ -69,4 +84,5 @@ def table_failure(
     reason = first_reason(str(error))
     if version > opened + 1:
         return TableMoved(uri, reason, applied)
-    return (LakeFull if reports_full_disk(str(error)) else LakeFailed)(f"{uri}: {reason}")
+    kind = LakeFull if reports_full_disk(str(error)) else LakeFailed
+    return unavailable_store(error, uri) or kind(f"{uri}: {reason}")

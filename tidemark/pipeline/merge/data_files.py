@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from itertools import pairwise
-from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,6 +16,7 @@ from tidemark.pipeline.lake.file_format import FILE_BYTES, ArrowEncodings, arrow
 from tidemark.pipeline.lake.file_writing import removal, write_file
 from tidemark.pipeline.lake.partitions import PartitionValues, divided, parsed
 from tidemark.pipeline.merge.keys import comparable
+from tidemark.pipeline.storage.stores import store_of
 
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
 FILES_WANTED = 2000  # of a table: opening it costs 6 microseconds for each
@@ -48,7 +48,7 @@ class FileReader:
     """Reads files of one table, in the layout of its snapshot: a file without a column was written before it."""
 
     def __init__(self, uri: str, schema: pa.Schema) -> None:
-        self._folder = Path(uri)
+        self._uri, self._store = uri, store_of(uri)
         self._schema = schema
 
     def columns(self, file: DataFile, names: Sequence[str]) -> pa.Table:
@@ -71,7 +71,7 @@ class FileReader:
                 yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names, file)
 
     def _open(self, file: DataFile) -> pq.ParquetFile:
-        return pq.ParquetFile(self._folder / unquote(file.path))
+        return pq.ParquetFile(self._store.parquet_source(f"{self._uri}/{unquote(file.path)}"))
 
     def _laid_out(self, rows: pa.Table, names: Sequence[str], file: DataFile) -> pa.Table:
         wanted = pa.schema([self._schema.field(name) for name in names])

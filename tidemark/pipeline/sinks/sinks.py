@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from tidemark.decode.types.codec import Dialect
@@ -47,11 +46,11 @@ from tidemark.pipeline.sinks.table_states import breaks_after, diverged_table, f
 from tidemark.pipeline.sinks.table_writes import TableWrites, Upkeep
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
+from tidemark.pipeline.storage.stores import store_of
 from tidemark.wire.state import Identity
 
 TARGETS_AT_ONCE = 4
 LONG_WRITE_S = 0.02  # mean of a batch; shorter writes are mostly Python, where threads only wait for the interpreter
-CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 
 
 class Lake:
@@ -81,6 +80,7 @@ class Lake:
         `locks` are shared with maintenance beside the lake; without them there is none.
         """
         self.root = root.rstrip("/")
+        self._store = store_of(self.root)
         named = {} if databases is None else databases
         self.positions = Positions(self.root, identity)
         self._folders = LakeFolders(self.root, identity.capture, named, self.positions.tables)
@@ -274,7 +274,7 @@ class Lake:
         self.positions.write(outbox, touched, applied)
         self._touched = touched
         beside = (outcome.beside for outcome in outcomes)
-        self._beside = [(str(Path(uri).relative_to(self.root)), version) for uri, version in filter(None, beside)]
+        self._beside = [(uri.removeprefix(f"{self.root}/"), version) for uri, version in filter(None, beside)]
 
     @property
     def upkeep(self) -> Mapping[str, Upkeep]:
@@ -312,13 +312,20 @@ class Lake:
         tables = self.positions.tables
         if not self._unchecked:
             self._unchecked.extend(tables)
-        for _ in range(min(CHECKED_PER_BATCH, len(self._unchecked))):
-            of = self._unchecked.popleft()
-            known = tables.get(of)
-            if known is None or known.state is TableState.DROPPED:
-                continue  # the replica of a dropped table belongs to its owner
-            if any(self._is_changed(*found) for found in delta_tables(known)):
+        some = [self._unchecked.popleft() for _ in range(min(self._store.checks_max, len(self._unchecked)))]
+        # The replica of a dropped table belongs to its owner.
+        known = [of for of in some if of in tables and tables[of].state is not TableState.DROPPED]
+        if self._store.requests_at_once == 1:
+            changed = list(map(self._is_table_changed, known))
+        else:
+            with ThreadPoolExecutor(self._store.requests_at_once, "tidemark-store") as pool:
+                changed = list(pool.map(self._is_table_changed, known))
+        for of, is_changed in zip(known, changed, strict=True):
+            if is_changed:
                 split.add(of)
+
+    def _is_table_changed(self, of: TableId) -> bool:
+        return any(self._is_changed(*found) for found in delta_tables(self.positions.tables[of]))
 
     def _is_changed(self, folder: str, version: int) -> bool:
         uri = f"{self.root}/{folder}"

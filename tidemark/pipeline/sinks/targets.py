@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.io.host.disk import is_full
@@ -32,9 +30,11 @@ from tidemark.pipeline.failures import first_reason, is_of_host, is_of_process, 
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak, UnfitSettings
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable, table_id
 from tidemark.pipeline.lake.layout import UnfitRows
-from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull, TableMoved
+from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull, TableMoved, unavailable_store
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
+from tidemark.pipeline.storage.store_errors import store_failure
+from tidemark.pipeline.storage.stores import open_delta, store_of
 
 RETRY_WAITS_S = (0.1, 1.0)  # between the attempts to write one table; those of other tables continue
 _PAUSING = (LakeFailed, TableMoved, UnfitRows, UnfitSettings, CommitUnreadable, SchemaChangeRefused)
@@ -192,9 +192,12 @@ def _checked(
     try:
         return write(target, items)
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
-        damage = "" if is_of_host(error) else _damage(target, is_over)
+        damage = "" if is_of_host(error) or store_failure(error) else _damage(target, is_over)
         if damage:
             return _recreate(target, items, Fault(FaultKind.DIVERGED, damage, _last_written(target)))
+        unavailable = unavailable_store(error, target.uri)
+        if unavailable is not None:
+            raise unavailable from error
         if isinstance(error, LakeFailed) or is_full(error):
             raise
         kind = LakeFull if reports_full_disk(str(error)) else LakeFailed
@@ -235,9 +238,9 @@ def _damage(target: TargetTable, is_over: Callable[[], bool]) -> str:
 
 def _parts(target: TargetTable) -> list[str]:
     """Return the Delta tables of a target: itself, and existing ones beside it (staged or waiting rows)."""
-    path = Path(target.uri)
-    beside = sorted(path.parent.glob(f"{path.name}-*"))
-    return [target.uri, *(str(other) for other in beside if f".{FaultKind.DIVERGED.value}-" not in other.name)]
+    folder, _, name = target.uri.rpartition("/")
+    beside = [other for other in store_of(folder).folders(folder) if other.startswith(f"{name}-")]
+    return [target.uri, *(f"{folder}/{other}" for other in beside if f".{FaultKind.DIVERGED.value}-" not in other)]
 
 
 def _written(target: TargetTable, table: LakeTable, broke: LogBreak | None = None) -> Outcome:
@@ -303,7 +306,7 @@ def _set_aside(target: TargetTable, position: Position, fault: Fault) -> None:
     """
     for part in _parts(target):
         # NB: everything was read when the fault was found. Later damage is found at its next use.
-        if damage_of(part, is_read=lambda path: str(path) in fault.reason):
+        if damage_of(part, is_read=lambda path: path in fault.reason):
             _rename(part)
     found, recorded = table_id(target.uri), target.known.recorded
     if found == "":
@@ -323,9 +326,12 @@ def _set_aside(target: TargetTable, position: Position, fault: Fault) -> None:
 def _check_writable(uri: str) -> None:
     """Raise `TableStopped` if a property of the table at `uri` restricts writes."""
     if table_id(uri):
-        check_restrictions(uri, DeltaTable(uri))
+        check_restrictions(uri, open_delta(uri))
 
 
 def _rename(uri: str) -> None:
-    names = (f"{uri}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
-    Path(uri).rename(next(name for name in names if not Path(name).exists()))
+    folder, _, name = uri.rpartition("/")
+    store = store_of(folder)
+    there = set(store.folders(folder))
+    names = (f"{name}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
+    store.move(uri, f"{folder}/{next(one for one in names if one not in there)}")

@@ -1,11 +1,12 @@
 """Reads the inventory of a lake in a separate program, so that the caller needs no library for Delta tables."""
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from tidemark.io.host.extras import SPARK
+from tidemark.io.process.lake_config import LakeConfig, store_environment
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
@@ -27,13 +28,17 @@ class _InventoryJson:
 _INVENTORY: JsonForm[_InventoryJson] = JsonForm(_InventoryJson)
 
 
-def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
-    """Return the inventory of a capture's lake; raise `ConfigError` if the lake contains none of the capture."""
+def lake_inventory(lake: str, identity: Identity, config: LakeConfig) -> LakeInventory:
+    """Return the inventory of a capture's lake; raise `ConfigError` if the lake contains none of the capture.
+
+    `config` has the options of the lake's object store.
+    """
     SPARK.require()
-    arguments = [str(lake.absolute()), identity.capture, str(identity.system_identifier)]
+    arguments = [lake, identity.capture, str(identity.system_identifier)]
     command = [sys.executable, "-m", "tidemark.pipeline.lake.inventory", *arguments]
+    environment = {**os.environ, **store_environment(config)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_S, env=environment)
     except subprocess.TimeoutExpired:
         raise ConfigError(f"the lake {lake} did not answer within {ANSWER_S:.0f} s", hint=_HINT) from None
     if done.returncode:

@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
+from tidemark.io.host.local_path import lake_location
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import Config
+from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.state.history_files import NoBase, base_for
 from tidemark.io.state.incarnations import expect_markers_ahead
 from tidemark.io.state.state_transaction import StateTransaction
@@ -75,12 +76,13 @@ class PromotionSettings:
 
     dsn: str
     lake: str  # empty: no lake is looked at
+    lake_config: LakeConfig  # of its object store
     copying: bool  # existing rows are copied
 
     @classmethod
     def of(cls, config: Config) -> Self:
         """Return the settings of a configuration."""
-        return cls(config.capture.dsn, config.standby.lake, config.copy.enabled)
+        return cls(config.capture.dsn, config.standby.lake, config.lake, config.copy.enabled)
 
 
 def find_start(context: CaptureContext, settings: PromotionSettings, owner: Owner) -> None:
@@ -89,7 +91,7 @@ def find_start(context: CaptureContext, settings: PromotionSettings, owner: Owne
     view = store.view()
     if view.followed is None:
         return
-    lake = lake_inventory(Path(settings.lake), view.identity) if settings.lake else None
+    lake = lake_inventory(lake_location(settings.lake), view.identity, settings.lake_config) if settings.lake else None
     if lake is not None and lake.position is not None:
         _check_branch(settings.dsn, context.store.identity.system_identifier, lake)
     with store.transaction(None) as transaction:

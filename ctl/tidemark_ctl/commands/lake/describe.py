@@ -3,11 +3,12 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import json_option, lake_option
+from tidemark_ctl.options import config_option, json_option, lake_option
 
 
 @click.command()
 @lake_option
+@config_option
 @click.argument("table")
 @json_option
 @deferred("lake_report.describe")

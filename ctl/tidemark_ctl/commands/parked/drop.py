@@ -14,5 +14,5 @@ from tidemark_ctl.options import parked_arguments, state_option
 def drop_parked() -> None:
     """Delete parked changes: they are never delivered.
 
-    NUMBERS are those that `cdcctl parked list` shows.
+    NUMBER is one that `cdcctl parked list` shows.
     """

@@ -14,5 +14,5 @@ def retry_parked() -> None:
     """Let the consumer process parked changes again.
 
     The process that delivers hands them over, within about two seconds, or at its next start. A change that the
-    consumer handles leaves the list; one that fails again stays in it. NUMBERS are those of `cdcctl parked list`.
+    consumer handles leaves the list; one that fails again stays in it. NUMBER is one that `cdcctl parked list` shows.
     """

@@ -7,6 +7,7 @@ from tests.support.oracles.log_oracle import LogTally, ServerLog, check_log
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.spark_process import SparkProcess
 from tests.support.servers.postgres import Cluster
+from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.pipeline.lake.comparison import compare
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import LakeInventory
@@ -56,7 +57,7 @@ class LakeTarget:
 
     def inventory(self, identity: Identity) -> LakeInventory | None:
         """Return the lake inventory."""
-        return lake_inventory(self._spark.lake, identity)
+        return lake_inventory(str(self._spark.lake), identity, DEFAULT_LAKE)
 
     def rejoin(self) -> None:
         """Start the driver."""
@@ -64,7 +65,7 @@ class LakeTarget:
 
     def verdict(self, server: ServerLog, node: Cluster) -> LogTally:
         """Check that log and replicas equal the source."""
-        _, tables = compare(node.dsn(self._sidecar.database), self._sidecar.folder, self._spark.lake, COMPARED_S)
+        _, tables = compare(node.dsn(self._sidecar.database), self._sidecar.folder, str(self._spark.lake), COMPARED_S)
         different = [table for table in tables if not table.identical]
         assert not different, different
         return check_log(server, self._sidecar.folder, self._spark.lake)

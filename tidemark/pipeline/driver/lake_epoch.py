@@ -1,0 +1,148 @@
+"""One pipeline for each lake in an object store: the youngest.
+
+    <lake>/_pipeline/<epoch>.json    the pipeline that took this epoch
+
+A store has no locks that end with a process. A pipeline that starts therefore takes the next epoch by a conditional
+request, of which only one succeeds, and deletes the objects of earlier ones. A pipeline whose object is gone is the
+older one: it ends at its next batch, or while it is idle. A batch that it has begun may still commit: a commit is
+conditional, and has its position, so that nothing is lost or doubled. The younger one opens the lake again then.
+
+The hosts of one capture each run a pipeline (`tidemark.pipeline.lake.lake_lock`): they do not end each other.
+"""
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from tidemark.model.errors import Fenced
+from tidemark.pipeline.delta_log.commits import new_token
+from tidemark.pipeline.lake.lake_lock import HOLDER, LakeHolder, LakeInUse, LakeLock, this_pipeline
+from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.storage.stores import is_remote, store_of
+from tidemark.wire.json_form import JsonMismatch
+from tidemark.wire.state import Identity
+
+FOLDER = "_pipeline"
+TAKES_MAX = 20  # attempts, each of which another pipeline that starts at this moment prevented
+IDLE_CHECK_S = 5.0
+_DIGITS = 16
+
+
+class LakeTaken(Fenced):
+    """A younger pipeline took over this lake."""
+
+    hint = "two pipelines write to one lake: stop one of them; no change is duplicated or lost"
+
+
+class LakeHold(Protocol):
+    """What entitles a pipeline to write to a lake."""
+
+    @property
+    def beside(self) -> LakeHolder | None:
+        """Return the pipeline of another host of the capture that also may write."""
+
+    @property
+    def is_newest(self) -> bool:
+        """Return whether a commit of another pipeline can only be one of an older one, which ends."""
+
+    def check(self) -> None:
+        """Raise `LakeTaken` if another pipeline took over the lake."""
+
+    def check_idle(self) -> None:
+        """Check, at intervals, while there is nothing to write."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        """End the hold."""
+
+
+class LakeEpoch:
+    """The epoch of this pipeline."""
+
+    def __init__(self, root: str, holder: LakeHolder, epoch: int) -> None:
+        self._root, self._holder = root, holder
+        self._path = _path(root, epoch)
+        self._checked_s = time.monotonic()
+        self.beside: LakeHolder | None = None
+
+    @classmethod
+    def take(cls, root: str, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
+        """Take the next epoch of the lake at `root`; raise `LakeOfAnother` if it is not a lake of this capture."""
+        Positions(root, identity)  # NB: first, so that a pipeline of another capture ends none
+        holder, store = this_pipeline(identity, state, reader, marker_keys), store_of(root)
+        content = HOLDER.write(holder)
+        for _ in range(TAKES_MAX):
+            newest, other = newest_holder(root)
+            if other is not None and (other.capture, other.system_identifier) != (
+                holder.capture,
+                holder.system_identifier,
+            ):
+                raise LakeInUse(f"{root} is written by {other}; this is {holder}")
+            path = _path(root, newest + 1)
+            with suppress(FileExistsError), store.staged(path, content, new_token()) as publish:
+                publish(path)
+                store.delete([_path(root, number) for number in _epochs(root) if number <= newest])
+                return cls(root, holder, newest + 1)
+        raise LakeFailed(f"{root}: other pipelines took the next epoch {TAKES_MAX} times in succession")
+
+    @property
+    def is_newest(self) -> bool:
+        """Return whether a commit of another pipeline can only be one of an older one."""
+        return self.beside is None
+
+    def check(self) -> None:
+        """Raise `LakeTaken` if another pipeline took over the lake."""
+        self._checked_s = time.monotonic()
+        if store_of(self._root).exists(self._path):
+            return
+        newest, other = newest_holder(self._root)
+        if other is None or not self._holder.is_beside(other):
+            raise LakeTaken(f"{self._root} was taken over by {other or 'another pipeline'}; this is {self._holder}")
+        self._path, self.beside = _path(self._root, newest), other
+
+    def check_idle(self) -> None:
+        """Check, but not more often than every `IDLE_CHECK_S`."""
+        if time.monotonic() - self._checked_s >= IDLE_CHECK_S:
+            self.check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        """Keep the object: it names the last pipeline."""
+
+
+def hold_lake(root: str, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> LakeHold:
+    """Acquire the lock of a local lake, or take the epoch of one in an object store."""
+    if is_remote(root):
+        return LakeEpoch.take(root, identity, state, reader, marker_keys)
+    return LakeLock.acquire(Path(root), identity, state, reader, marker_keys)
+
+
+def newest_holder(root: str) -> tuple[int, LakeHolder | None]:
+    """Return the newest epoch of a lake, 0 if there is none, and the pipeline that took it."""
+    for epoch in sorted(_epochs(root), reverse=True):
+        try:
+            return epoch, HOLDER.read(store_of(root).read(_path(root, epoch)))
+        except FileNotFoundError:  # another pipeline took the next one at this moment
+            continue
+        except JsonMismatch:
+            return epoch, None
+    return 0, None
+
+
+def _epochs(root: str) -> list[int]:
+    try:
+        names = [file.name for file in store_of(root).files(f"{root}/{FOLDER}")]
+    except FileNotFoundError:
+        return []
+    return [int(name[:_DIGITS]) for name in names if name[:_DIGITS].isdecimal()]
+
+
+def _path(root: str, epoch: int) -> str:
+    return f"{root}/{FOLDER}/{epoch:0{_DIGITS}}.json"

@@ -1,0 +1,310 @@
+"""The files of a lake in an object store with the API of S3, by obstore: the Rust crate that delta-rs uses too.
+
+An object becomes visible as a whole, and is durable when the store has acknowledged it. A commit is one conditional
+request (`If-None-Match: *`): of two writers of a version, one is refused. If the answer to it is lost, the object is
+read: the same content is our own. There are no folders; a common prefix counts as one.
+
+Times of objects are compared only with each other: `now_s` is that of an object written for that purpose.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from errno import EEXIST, ENOENT
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, NotFoundError
+from obstore.store import S3Store
+
+from tidemark.pipeline.storage.credentials import Credentials, CredentialSource
+from tidemark.pipeline.storage.lake_store import ParquetSource, Publish, Stamp, StoredFile, WriteParquet
+from tidemark.pipeline.storage.store_errors import StoreUnavailable, unavailable_reason
+from tidemark.pipeline.storage.store_options import StoreOptions
+
+if TYPE_CHECKING:
+    from obstore import ListResult, ObjectMeta
+    from obstore.store import S3Config, S3Credential
+
+CLOCK = "_clock"  # the object below the lake's root whose time is that of the store
+CLOCK_S = 60.0  # between two measurements of the store's time
+PART_BYTES = 16 << 20  # larger files are written in parts
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """The bounds of one request, with its repetitions; all of them are made again by the pipeline, which waits."""
+
+    connect_s: float = 5.0
+    answer_s: float = 60.0  # 16 MB at 270 kB/s
+    retries_max: int = 4
+    retry_s: float = 20.0
+    backoff_s: float = 0.1
+    backoff_s_max: float = 3.0
+
+
+DEFAULT_LIMITS = RequestLimits()
+
+
+class ObjectStore:
+    """The objects below one prefix of a bucket; used by several threads."""
+
+    checks_max = 8  # idle tables that a batch checks: two requests for each log and replica
+    requests_at_once = 8
+    deletes_at_once = 250
+
+    def __init__(
+        self, root: str, options: StoreOptions, source: CredentialSource, limits: RequestLimits = DEFAULT_LIMITS
+    ) -> None:
+        """`root`: the URL of the lake."""
+        self.root = root
+        self._bucket = root.removeprefix("s3://").partition("/")[0]
+        self._options = options
+        self._source = source
+        self._limits = limits
+        self._lock = Lock()  # of the next two
+        self._credentials: Credentials | None = None
+        self._access = 0
+        self._client = self._opened()
+        self._clock: tuple[float, float] | None = None  # the store's time, and ours (monotonic) after it
+
+    def read(self, path: str) -> bytes:
+        """Return the content of an object."""
+        with self._asking(path):
+            return bytes(self._opened().get(self._key(path)).bytes())
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """Yield the content of an object at once."""
+        yield self.read(path)
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is an object `path`."""
+        return bool(self.stamp(path))
+
+    def size(self, path: str) -> int:
+        """Return the number of bytes of an object."""
+        with self._asking(path):
+            return self._opened().head(self._key(path))["size"]
+
+    def stamp(self, path: str) -> Stamp:
+        """Return the ETag and time of an object; () if it is missing."""
+        try:
+            with self._asking(path):
+                found = self._opened().head(self._key(path))
+        except FileNotFoundError:
+            return ()
+        except StoreUnavailable:
+            self.check()  # the answer to a HEAD has no reason
+            raise
+        return str(found["e_tag"]), str(found["version"]), found["last_modified"].isoformat(), found["size"]
+
+    @contextmanager
+    def staged(self, path: str, content: bytes, token: int) -> Iterator[Publish]:  # noqa: ARG002 - as the port has it
+        """Write nothing: one conditional request writes the object and makes it visible."""
+        yield lambda name: self._create(name, content)
+
+    def parquet_source(self, path: str) -> ParquetSource:
+        """Return the content of a file: files have at most some 48 MB, and a request costs more than a few MB."""
+        return pa.BufferReader(self.read(path))
+
+    def write_parquet(self, path: str, write: WriteParquet, *, makes_folder: bool = False) -> int:  # noqa: ARG002
+        """Write a Parquet file as one object."""
+        sink = pa.BufferOutputStream()
+        write(sink)
+        content = sink.getvalue()
+        with self._asking(path):
+            self._opened().put(self._key(path), memoryview(content).cast("B"), chunk_size=PART_BYTES)
+        return int(content.size)
+
+    def delete(self, paths: Sequence[str]) -> int:
+        """Delete objects; those that are missing count as deleted."""
+        if paths:
+            with self._asking(paths[0]):
+                self._opened().delete([self._key(path) for path in paths])
+        return len(paths)
+
+    def files(self, folder: str) -> list[StoredFile]:
+        """Return the objects of a folder."""
+        found = [
+            StoredFile(str(one["path"]).rpartition("/")[2], one["last_modified"].timestamp())
+            for one in self._listed(folder)["objects"]
+        ]
+        if not found:
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), folder)
+        return found
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the common prefixes in a folder."""
+        return sorted(str(prefix).rstrip("/").rpartition("/")[2] for prefix in self._listed(folder)["common_prefixes"])
+
+    def move(self, folder: str, to: str) -> None:
+        """Copy the objects of a folder, then delete them, the log first: what is left of a table is then damaged."""
+        begin = len(self._key(folder)) + 1
+        with self._asking(folder):
+            client = self._opened()
+            keys = [str(one["path"]) for part in client.list(self._key(folder) + "/") for one in part]
+            with ThreadPoolExecutor(self.requests_at_once, "tidemark-store") as pool:
+                list(pool.map(lambda key: client.copy(key, f"{self._key(to)}/{key[begin:]}"), keys))
+            keys.sort(key=lambda key: "/_delta_log/" not in key)
+            for at in range(0, len(keys), self.deletes_at_once):
+                client.delete(keys[at : at + self.deletes_at_once])
+
+    def is_unreadable(self, folder: str) -> bool:  # noqa: ARG002 - as the port has it
+        """Return false: a refused request is `StoreUnavailable`."""
+        return False
+
+    def is_plain_file(self, folder: str) -> bool:  # noqa: ARG002 - as the port has it
+        """Return false: an object and a folder of one name may exist together."""
+        return False
+
+    def folder_id(self, folder: str) -> int:  # noqa: ARG002 - as the port has it
+        """Return 0: no folder replaces another."""
+        return 0
+
+    def now_s(self) -> float:
+        """Return the store's time: that of an object written a while ago, and the time since then by our clock."""
+        known = self._clock
+        if known is None or monotonic() - known[1] > CLOCK_S:
+            path = f"{self.root}/{CLOCK}"
+            with self._asking(path):
+                self._opened().put(self._key(path), b"", use_multipart=False)
+            known = self._clock = (self.modified_s(path), monotonic())
+        return known[0] + monotonic() - known[1]
+
+    def modified_s(self, path: str) -> float:
+        """Return when an object was written, by the store's clock."""
+        with self._asking(path):
+            return self._opened().head(self._key(path))["last_modified"].timestamp()
+
+    def sync_files(self, paths: Collection[str]) -> None:
+        """Do nothing: an acknowledged object is durable."""
+
+    def sync_folder(self, path: str) -> None:
+        """Do nothing: there are no folders."""
+
+    def sync_parents(self, path: str) -> None:
+        """Do nothing: there are no folders."""
+
+    def check(self) -> None:
+        """Raise `StoreUnavailable` if the store does not answer, or has no such bucket, or refuses us."""
+        self._listed(f"{self.root}/_positions/_delta_log/_check")  # nothing: the shortest answer that names the bucket
+
+    def delta_options(self) -> Mapping[str, str]:
+        """Return delta-rs's options, with the present credentials."""
+        self._opened()
+        credentials, limits = self._source.current(), self._limits
+        options = {
+            "aws_region": self._options.region,
+            "aws_access_key_id": credentials.key,
+            "aws_secret_access_key": credentials.secret,
+            "aws_conditional_put": "etag",
+            "aws_virtual_hosted_style_request": "false",
+            "allow_http": str(self._options.is_plain).lower(),
+            "connect_timeout": f"{limits.connect_s}s",
+            "timeout": f"{limits.answer_s}s",
+            "max_retries": str(limits.retries_max),
+            "retry_timeout": f"{limits.retry_s}s",
+            "backoff_config.init_backoff": f"{limits.backoff_s}s",
+            "backoff_config.max_backoff": f"{limits.backoff_s_max}s",
+        }
+        if self._options.endpoint:
+            options["aws_endpoint"] = self._options.endpoint
+        if credentials.token:
+            options["aws_session_token"] = credentials.token
+        return options
+
+    def access(self) -> int:
+        """Return the number of the present credentials."""
+        self._opened()
+        return self._access
+
+    def _opened(self) -> S3Store:
+        """Return the client, a new one if the credentials were renewed."""
+        credentials = self._source.current()
+        with self._lock:
+            if credentials != self._credentials:
+                self._client = self._connected(credentials)
+                self._credentials, self._access = credentials, self._access + 1
+            return self._client
+
+    def _connected(self, credentials: Credentials) -> S3Store:
+        limits = self._limits
+        config: S3Config = {"region": self._options.region, "virtual_hosted_style_request": False}
+        if self._options.endpoint:
+            config["endpoint"] = self._options.endpoint
+
+        def provide() -> "S3Credential":  # NB: not by options, which the environment would complete
+            key: S3Credential = {
+                "access_key_id": credentials.key,
+                "secret_access_key": credentials.secret,
+                "token": credentials.token or None,
+                "expires_at": None,
+            }
+            return key
+
+        return S3Store(
+            self._bucket,
+            config=config,
+            client_options={
+                "allow_http": self._options.is_plain,
+                "connect_timeout": timedelta(seconds=limits.connect_s),
+                "timeout": timedelta(seconds=limits.answer_s),
+            },
+            retry_config={
+                "max_retries": limits.retries_max,
+                "retry_timeout": timedelta(seconds=limits.retry_s),
+                "backoff": {
+                    "init_backoff": timedelta(seconds=limits.backoff_s),
+                    "max_backoff": timedelta(seconds=limits.backoff_s_max),
+                    "base": 2,
+                },
+            },
+            credential_provider=provide,
+        )
+
+    def _create(self, path: str, content: bytes) -> None:
+        """Create an object; raise `FileExistsError` if there is another one of this name."""
+        try:
+            with self._asking(path):
+                self._opened().put(self._key(path), content, mode="create", use_multipart=False)
+        except (FileExistsError, StoreUnavailable):
+            # An answer may have been lost: then the object has our content, which no other content equals.
+            if not self._has_content(path, content):
+                raise
+
+    def _has_content(self, path: str, content: bytes) -> bool:
+        try:
+            return self.read(path) == content
+        except FileNotFoundError:
+            return False
+
+    def _listed(self, folder: str) -> "ListResult[Sequence[ObjectMeta]]":
+        with self._asking(folder):
+            return self._opened().list_with_delimiter(self._key(folder) + "/")
+
+    def _key(self, path: str) -> str:
+        return path.removeprefix(f"s3://{self._bucket}/")
+
+    @contextmanager
+    def _asking(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotFoundError) as error:
+            if "NoSuchBucket" in str(error):
+                raise self._failure(path, error) from error
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path) from error
+        except AlreadyExistsError as error:
+            raise FileExistsError(EEXIST, os.strerror(EEXIST), path) from error
+        except InvalidPathError:
+            raise
+        except (BaseError, OSError) as error:
+            raise self._failure(path, error) from error
+
+    def _failure(self, path: str, error: Exception) -> StoreUnavailable:
+        renewed = f"; {self._source.fault}" if self._source.fault else ""
+        return StoreUnavailable(f"{path}: {unavailable_reason(str(error))}{renewed}")

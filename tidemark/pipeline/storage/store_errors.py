@@ -1,0 +1,60 @@
+"""The errors of an object store, and how they are recognized in the texts of delta-rs and Arrow."""
+
+import re
+
+from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
+from tidemark.pipeline.failures import first_reason
+
+REASON_MAX = 300  # characters of a foreign error message
+# The texts of the Rust crate object_store, which delta-rs and obstore use.
+_OF_STORE = re.compile(
+    r"Generic S3 error|Error performing (?:GET|PUT|POST|HEAD|DELETE|list)|lacked the necessary privileges|"
+    r"lacked valid authentication|NoSuchBucket"
+)
+_NOT_FOUND = re.compile(r"NoSuchKey|404 Not Found|not found:", re.IGNORECASE)
+_BUCKET = "NoSuchBucket"
+_REFUSALS = (
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "AccessDenied",
+    "403 Forbidden",
+)
+_CLOCK = "RequestTimeTooSkewed"
+
+
+class StoreUnavailable(ConsumerFailed):
+    """The object store of the lake does not answer, or refuses this process; the pipeline waits and tries again."""
+
+    disposition = Disposition.RETRY
+    hint = (
+        "check the bucket, lake.store_endpoint, the network and the credentials; the pipeline continues automatically, "
+        "and the outbox keeps the changes"
+    )
+
+
+class BadStore(ConfigError):
+    """Unusable options of an object store."""
+
+    hint = "see lake.store_endpoint, store_region, store_allow_http and store_credentials_file in conf/tidemark.toml"
+
+
+def store_failure(error: BaseException) -> str:
+    """Return the reason if an error is one of the store, but not of a single missing file; "" for other errors."""
+    text = str(error)
+    if not _OF_STORE.search(text) or (_NOT_FOUND.search(text) and _BUCKET not in text):
+        return ""
+    return unavailable_reason(text)
+
+
+def unavailable_reason(text: str) -> str:
+    """Return what the text of an error of the store means, with its own words."""
+    reason = first_reason(text).partition(" <?xml")[0][:REASON_MAX]
+    if _BUCKET in text:
+        return f"the bucket does not exist: {reason}"
+    if _CLOCK in text:
+        return f"the clocks of this host and of the store differ too much for signed requests: {reason}"
+    if any(word in text for word in _REFUSALS):
+        return f"the store refuses the credentials: {reason}"
+    return f"the store does not answer as it should: {reason}"

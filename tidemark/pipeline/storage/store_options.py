@@ -1,0 +1,72 @@
+"""The options of an object store: from the command line, `[lake]` of the configuration, and variables of AWS tools."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tidemark.io.process.lake_config import LakeConfig
+from tidemark.pipeline.storage.store_errors import BadStore
+
+REGION_OF_ENDPOINT = "us-east-1"  # signed by requests to a store of one's own, which ignores it
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_FILES = ("AWS_SHARED_CREDENTIALS_FILE",)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How an object store is reached; there are no secrets here."""
+
+    endpoint: str  # "": that of AWS for the region
+    region: str
+    credentials_file: str  # "": credentials come from the environment
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether requests are sent without TLS."""
+        return self.endpoint.startswith("http:")
+
+
+def store_options(config: LakeConfig, environment: Mapping[str, str]) -> StoreOptions:
+    """Return the options; raise `BadStore` if they are unusable."""
+    endpoint = (config.store_endpoint or _first(environment, _ENDPOINTS)).rstrip("/")
+    region = config.store_region or _first(environment, _REGIONS)
+    if endpoint:
+        _check_endpoint(endpoint, allow_http=config.store_allow_http)
+    elif not region:
+        raise BadStore("no region of the object store is given", hint="set lake.store_region, or AWS_REGION")
+    file = config.store_credentials_file or _first(environment, _FILES)
+    return StoreOptions(endpoint, region or REGION_OF_ENDPOINT, file)
+
+
+def _check_endpoint(endpoint: str, *, allow_http: bool) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise BadStore(f"lake.store_endpoint is no URL: {error}") from error
+    if parts.username is not None or parts.password is not None:
+        raise BadStore(
+            "lake.store_endpoint contains a user or a password: give credentials by the environment or a file"
+        )
+    if parts.scheme not in ("http", "https") or not host or port == 0 or parts.path or parts.query or parts.fragment:
+        raise BadStore(
+            f"lake.store_endpoint is {endpoint}: it must be http:// or https:// with a host, and a port or none"
+        )
+    if parts.scheme == "http" and not allow_http and not _is_loopback(host):
+        raise BadStore(
+            f"lake.store_endpoint is {endpoint}: without TLS, everybody between here and {host} can read the lake",
+            hint="use https://, or set lake.store_allow_http = true",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environment[name] for name in names if environment.get(name)), "")
