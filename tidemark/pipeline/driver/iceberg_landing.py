@@ -37,7 +37,7 @@ class IcebergLanding:
         self._databases = CapturedDatabases(outbox)
         clock = SystemClock()
         self._expiry = SnapshotExpiry(settings.log_keep_s, lambda: clock.wall_us() / USECS_PER_SECOND)
-        self._lake = self._opened()
+        self._lake = self._opened(None)
 
     @property
     def positions(self) -> CatalogPositions:
@@ -47,7 +47,7 @@ class IcebergLanding:
     def open(self, is_over: Callable[[], bool]) -> None:  # noqa: ARG002 - nothing here takes long
         """Open the lake anew."""
         self._lake.close()
-        self._lake = self._opened()
+        self._lake = self._opened(self._lake.positions.lake_id())
 
     def land(self, feed: Feed, replayable: Sequence) -> None:
         """Write a portion to the logs of its tables, and confirm it."""
@@ -80,9 +80,11 @@ class IcebergLanding:
     def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
         """Do nothing: the stream itself expires snapshots."""
 
-    def _opened(self) -> IcebergLake:
+    def _opened(self, lake_id: str | None) -> IcebergLake:
         shapes = partial(shape_of, types=self._databases.types)
-        lake = IcebergLake(self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry)
+        lake = IcebergLake(
+            self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry, lake_id=lake_id
+        )
         self._progress.record_tables(lake.positions.tables)
         return lake
 
