@@ -11,12 +11,20 @@ from pathlib import Path
 from tidemark.decode.catalog.history import dump_entry, entries_from
 from tidemark.engine.wal_ranges import OpenAtStart, RangeStart
 from tidemark.io.archive.archive import ArchiveFolder
-from tidemark.io.host.disk import replace_file
+from tidemark.io.host.disk import remove_unfinished, replace_file
 from tidemark.io.state.history_files import base_for, ignore_damaged_base
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import StateError, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Xid
-from tidemark.model.transaction_map import CUTS_MAX, OPEN_MAX, Cut, OpenAtCut, TransactionMap
+from tidemark.model.transaction_map import (
+    CUTS_MAX,
+    OPEN_MAX,
+    OPEN_SUM_MAX,
+    Cut,
+    OpenAtCut,
+    TransactionMap,
+    within_bounds,
+)
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.end_marks import ends_in, last_shared_end, mark_of
 from tidemark.runtime.replay.history_start import enter_open, start_at
@@ -66,9 +74,9 @@ def map_wal(
     `from_lsn` is at or after a catalog base. `folder` has the catalog history.
     """
     known = kept_map(map_file, archive, cell_bytes)
-    if known is None or not known.transactions.start_lsn <= from_lsn <= known.transactions.end_lsn:
-        start_lsn = base_for(view.history, from_lsn).lsn
-        known = KeptMap(TransactionMap(archive.system_identifier, cell_bytes, start_lsn, start_lsn))
+    base_lsn = base_for(view.history, from_lsn).lsn
+    if known is None or not known.transactions.start_lsn <= from_lsn or known.transactions.end_lsn < base_lsn:
+        known = KeptMap(TransactionMap(archive.system_identifier, cell_bytes, base_lsn, base_lsn))
     if to_lsn is not None and known.transactions.cuts and known.transactions.cuts[-1].lsn >= to_lsn:
         return MappedWal(known)
     mapping = _MapPass(view, folder, known)
@@ -76,6 +84,7 @@ def map_wal(
     lasting = mapping.known(is_whole=False)
     if lasting.transactions.cuts != known.transactions.cuts:
         with suppress(StateError):  # a folder that cannot be written: the map is made again the next time
+            remove_unfinished(map_file)
             replace_file(map_file, dump_map(lasting), file_mode)
     return found
 
@@ -109,6 +118,7 @@ class _MapPass:
     def __init__(self, view: StateView, folder: Path, known: KeptMap) -> None:
         self._map = known.transactions
         self._cuts = list(known.transactions.cuts)
+        self._open_sum = sum(cut.open_count for cut in self._cuts)
         self._last_end = known.transactions.last_end
         self._commits: dict[tuple[Xid, Lsn], Lsn] = {}  # of transactions that were open at a cut
         self._waiting: dict[Xid, Lsn] = {}  # those that have not ended, and their first LSNs
@@ -210,8 +220,16 @@ class _MapPass:
         self._waiting = {each.xid: each.first_lsn for each in found}
         top_of = tuple(transactions.top_of.items())
         self._cuts.append(Cut(lsn, transactions.next_xid, found, top_of, self._last_end))
-        if len(self._cuts) > CUTS_MAX:
-            del self._cuts[::2]
+        self._open_sum += self._cuts[-1].open_count
+        if len(self._cuts) > CUTS_MAX or self._open_sum > OPEN_SUM_MAX:
+            self._drop_cuts()
+
+    def _drop_cuts(self) -> None:
+        """Keep the map within its bounds."""
+        self._cuts = within_bounds(self._cuts, CUTS_MAX, OPEN_SUM_MAX)
+        self._open_sum = sum(cut.open_count for cut in self._cuts)
+        at_cuts = {(each.xid, each.first_lsn) for cut in self._cuts for each in cut.open}
+        self._commits = {key: lsn for key, lsn in self._commits.items() if key in at_cuts}
 
 
 def _all_open(cut: Cut) -> RangeStart:
