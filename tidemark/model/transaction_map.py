@@ -7,7 +7,7 @@ two cuts are then decoded from the least first LSN of those that are open at the
 
 from dataclasses import dataclass
 
-from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, SystemIdentifier, TimelineId, Xid
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, SystemIdentifier, Xid
 
 CELL_SEGMENTS = 4  # of a cell: 64 MB of WAL take about 0.15 s to decode, the start of a range 0.03 s
 CUTS_MAX = 1 << 16  # in a map: 4 TB of WAL in cells of 64 MB; above it every second cut is dropped
@@ -28,14 +28,28 @@ class OpenAtCut:
 
 
 @dataclass(frozen=True, slots=True)
+class EndMark:
+    """A commit or abort record, which has a time: WAL with the same record there is the same WAL up to it.
+
+    A restored copy of a cluster has the same system identifier, and after its first own transaction other WAL.
+    """
+
+    lsn: Lsn
+    crc: int
+
+
+NO_END = EndMark(INVALID_LSN, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """A place where WAL can be divided."""
 
     lsn: Lsn  # a record begins here, or will
-    timeline: TimelineId  # of the WAL before it
     next_xid: FullXid  # a 64-bit xid from near this place
     open: tuple[OpenAtCut, ...]
     top_of: tuple[tuple[Xid, Xid], ...]  # open subtransactions and their top-level transactions
+    last_end: EndMark = NO_END  # before this place
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +61,4 @@ class TransactionMap:
     start_lsn: Lsn
     end_lsn: Lsn
     cuts: tuple[Cut, ...] = ()
+    last_end: EndMark = NO_END  # that was read, perhaps after the last cut
