@@ -11,15 +11,15 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.pipeline.driver.feed import Feed, check_joins
-from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.settings import Settings
-from tidemark.pipeline.driver.settings_check import BadTableSettings
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.positions import CatalogPositions
 from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.landing.feed import Feed, check_joins
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import Settings
+from tidemark.pipeline.landing.settings_check import BadTableSettings
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 
 
