@@ -24,11 +24,13 @@ from tidemark.model.change import ChangeBatch, ChangeGroup, Truncation
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.transaction_map import NO_END
 from tidemark.pipeline.source.change_form import ChangeForm
 from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.runtime.replay.commit_times import TimeRange, begin_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.end_marks import has_end
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import cell_bytes_of, check_same_cluster, decode_archive, ends_before, ends_early
 from tidemark.runtime.replay.range_start import begin_range
@@ -144,9 +146,9 @@ class ArchiveReader(DataSourceReader):
                 self._view, history, part.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, archive=archive
             )
         kept = load_map((history / MAP_FILE).read_bytes(), str(history / MAP_FILE))
-        cuts = kept.transactions.cuts
-        if part.from_lsn not in {cut.lsn for cut in cuts}:
-            raise MapReplaced(f"{history / MAP_FILE} has no cut at {format_lsn(part.from_lsn or 0)}")
+        cut = next((cut for cut in kept.transactions.cuts if cut.lsn == part.from_lsn), None)
+        if cut is None or not (cut.last_end == NO_END or has_end(archive, cut.last_end)):
+            raise MapReplaced(f"{history / MAP_FILE} has no cut of this archive at {format_lsn(part.from_lsn or 0)}")
         return begin_range(
             self._view,
             history,

@@ -10,8 +10,8 @@ import pytest
 from tests.support.faults.spark_campaign import SparkCampaign, run
 from tests.support.processes.spark_process import DELETED, wait_for
 from tests.support.workloads.feeder import RandomTables, feed, make_state
-from tidemark.pipeline.driver.settings import LakeFormat
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.landing.settings import LakeFormat
 
 LOOK_UP = "pyspark.sql.worker.lookup_data_sources"
 # Each batch hits these once a table, so they are hit in the first one.

@@ -18,7 +18,7 @@ from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.driver.metrics import RESTARTS, PipelineMetrics
+from tidemark.pipeline.landing.metrics import RESTARTS, PipelineMetrics
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 MB = 1 << 20

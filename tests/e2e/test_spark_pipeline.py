@@ -27,13 +27,13 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LISTED_MAX
 from tidemark.pipeline.driver import runner
-from tidemark.pipeline.driver.metrics import TABLES_DIVERGED
-from tidemark.pipeline.driver.portions import feeds
-from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.table_errors import TableFenced
+from tidemark.pipeline.landing.metrics import TABLES_DIVERGED
+from tidemark.pipeline.landing.portions import feeds
+from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.sinks.sinks import Lake
 
 BATCH_BYTES = 200_000

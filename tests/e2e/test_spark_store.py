@@ -18,8 +18,8 @@ from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.driver.lake_epoch import LakeEpoch, LakeTaken
-from tidemark.pipeline.driver.metrics import RESTARTS, STORE_WAIT_SECONDS, PipelineMetrics
+from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
+from tidemark.pipeline.landing.metrics import RESTARTS, STORE_WAIT_SECONDS, PipelineMetrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEED, GROUPS = 11, 6

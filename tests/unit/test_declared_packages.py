@@ -102,7 +102,7 @@ def test_code_that_runs_without_the_extra_imports_nothing_that_needs_it() -> Non
 
 def test_a_missing_extra_is_detected_by_its_declared_packages() -> None:
     assert {normal(name) for name in SPARK.packages} == EXTRA
-    assert {normal(name) for name in ICEBERG.packages} == {*ICEBERG_EXTRA, "sqlalchemy"}  # of its extra sql-sqlite
+    assert {normal(name) for name in ICEBERG.packages} == ICEBERG_EXTRA
     SPARK.require()
     ICEBERG.require()
     with pytest.raises(MissingExtra, match=r"pyspark is not installed") as refusal:

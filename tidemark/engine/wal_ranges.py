@@ -74,7 +74,7 @@ def start_from_map(found: TransactionMap, from_lsn: Lsn, to_lsn: Lsn | None, *, 
     cut = max((cut for cut in found.cuts if base_lsn < cut.lsn <= from_lsn), key=lambda cut: cut.lsn, default=None)
     if cut is None:
         return None
-    return PlannedRange(from_lsn, to_lsn, _start(found, cut, None, from_lsn=from_lsn, is_complete=False))
+    return PlannedRange(from_lsn, to_lsn, _start(found, cut, to_lsn, from_lsn=from_lsn, is_complete=False))
 
 
 def _chosen(cuts: Sequence[Cut], count: int) -> Sequence[Cut]:

@@ -10,7 +10,7 @@ from tidemark.model.transaction_map import TransactionMap
 from tidemark.wire.envelope import DamagedValue, seal, unseal
 from tidemark.wire.json_form import JsonForm, JsonMismatch
 
-MAP_VERSION = 1
+MAP_VERSION = 2
 _LENGTH = struct.Struct(">I")
 _FORM: JsonForm[TransactionMap] = JsonForm(TransactionMap)
 

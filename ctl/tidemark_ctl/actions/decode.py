@@ -62,7 +62,7 @@ def decode(
     from_lsn = begin_lsn(segments, view.history, times.from_time) if times.from_time else lsns.from_lsn
     with folder_of_command(folder) as own:
         spill = SpillFolder(own)
-        nearer = None if from_lsn is None or jobs > 1 else start_by_map(view, folder, segments, from_lsn, spill)
+        nearer = None if from_lsn is None else start_by_map(view, folder, segments, from_lsn, spill)
         start = nearer or begin_from_history(
             view,
             folder.history,

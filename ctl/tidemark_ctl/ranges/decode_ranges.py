@@ -54,7 +54,11 @@ def planned(
     )
     count = jobs * RANGES_PER_JOB
     found = mapped.kept.transactions
-    return RangePlan(mapped, plan_ranges(found, start.from_lsn, to_lsn, count=count, is_complete=mapped.is_complete))
+    ranges = plan_ranges(found, start.from_lsn, to_lsn, count=count, is_complete=mapped.is_complete)
+    if start.from_lsn is not None:  # as `start_by_map` does: its WAL may be in the archive where that of a base is not
+        first = _range_by_map(view, archive, mapped.kept, start.from_lsn, ranges[0].to_lsn)
+        ranges = [first or ranges[0], *ranges[1:]]
+    return RangePlan(mapped, ranges)
 
 
 def start_by_map(
@@ -62,11 +66,8 @@ def start_by_map(
 ) -> HistoryStart | None:
     """Return a decoder that begins at a cut of a kept map, if that is nearer than a catalog base."""
     kept = kept_map(folder.history / MAP_FILE, archive, cell_bytes_of(archive))
-    bases = [base.lsn for base in view.history.bases if base.lsn <= from_lsn]
-    if kept is None or not bases or max(bases) < kept.transactions.start_lsn:
-        return None
-    part = start_from_map(kept.transactions, from_lsn, None, base_lsn=max(bases))
-    if part is None or part.start is None or part.start.lsn < max(archive.first_lsn(), min(bases)):
+    part = None if kept is None else _range_by_map(view, archive, kept, from_lsn, None)
+    if kept is None or part is None:
         return None
     return begin_range(
         view,
@@ -78,6 +79,19 @@ def start_by_map(
         spill=spill,
         passed_over=report_damaged_base,
     )
+
+
+def _range_by_map(
+    view: StateView, archive: ArchiveFolder, kept: KeptMap, from_lsn: Lsn, to_lsn: Lsn | None
+) -> PlannedRange | None:
+    """Return [from, to) as a range that begins at a cut; None if a catalog base is nearer or WAL is missing."""
+    bases = [base.lsn for base in view.history.bases if base.lsn <= from_lsn]
+    if not bases or max(bases) < kept.transactions.start_lsn:
+        return None
+    part = start_from_map(kept.transactions, from_lsn, to_lsn, base_lsn=max(bases))
+    if part is None or part.start is None or part.start.lsn < max(archive.first_lsn(), min(bases)):
+        return None
+    return part
 
 
 def print_ranges(

@@ -35,11 +35,11 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.model.table_name import DEFAULT_SCHEMA
-from tidemark.pipeline.driver.delta_landing import DeltaLanding
-from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline
-from tidemark.pipeline.driver.settings import Settings
+from tidemark.pipeline.landing.delta_landing import DeltaLanding
+from tidemark.pipeline.landing.metrics import PipelineMetrics
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.source.options import FORMAT
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history

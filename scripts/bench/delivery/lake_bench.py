@@ -41,10 +41,10 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
-from tidemark.pipeline.driver.settings import LakeFormat
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.landing.settings import LakeFormat
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered

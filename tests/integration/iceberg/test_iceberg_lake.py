@@ -1,13 +1,17 @@
 """Change logs as Iceberg tables: exactly once with any interruption, and equal to the log in Delta's format."""
 
 import random
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import snapshot as update_snapshot
+from sqlalchemy.exc import OperationalError
 
 from tests.integration.lake.test_sinks import FOLDER, STEPS, history, new_lake
 from tests.support.faults.power_loss import SyncedDisk, Unsynced
@@ -17,19 +21,22 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, Row, Scripted
 from tidemark.io.host.failpoints import arm
 from tidemark.model.change import LogicalMessage
 from tidemark.model.errors import Disposition
-from tidemark.model.lsn import Lsn, SystemIdentifier, Xid
+from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, Xid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.iceberg import catalog
 from tidemark.pipeline.iceberg.catalog import open_catalog
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat, IcebergTable
 from tidemark.pipeline.iceberg.snapshot_summary import IcebergTableChanged
+from tidemark.pipeline.iceberg.translated import UnfitForIceberg, translated
 from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.lake.positions import LakeOfAnother, TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced
+from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull, TableFenced
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
 
+BACK = st.tuples(st.just("retype back"), st.just(0))
 APP = f"tidemark:test:{DATABASE}.{RELATION}:log"
 
 
@@ -43,8 +50,8 @@ class CrashingIcebergFeed(CrashingFeed):
 def test_a_log_equals_that_in_deltas_format_after_any_crashes_repeats_and_new_outboxes() -> None:
     crashes = []
 
-    @settings(max_examples=8)
-    @given(st.lists(STEPS, min_size=6, max_size=18), st.integers(0, 1 << 32))
+    @settings(max_examples=8, phases=(Phase.explicit, Phase.generate))
+    @given(st.lists(STEPS | BACK, min_size=6, max_size=18), st.integers(0, 1 << 32))
     def check(script: list[tuple[str, int]], seed: int) -> None:
         table = ScriptedTable()
         for step, (action, key) in enumerate(script):
@@ -228,6 +235,160 @@ def test_the_files_of_an_interrupted_copy_are_deleted_once_their_deletion_expire
     assert data
     assert not data & {*(tmp_path / FOLDER / "data").glob("*.parquet")}
     assert [row["note"] for row in duckdb_rows(tmp_path, FOLDER)] == ["second", "a", "a", "a"]
+
+
+def test_the_files_of_a_foreign_deletion_stay_after_a_rollback(tmp_path: Path) -> None:
+    table = lake_with_a_row(tmp_path)
+    foreign = iceberg_table(tmp_path, FOLDER)
+    last = foreign.current_snapshot()
+    assert last is not None
+    foreign.delete("_seq >= 0")
+    foreign.manage_snapshots().rollback_to_snapshot(last.snapshot_id).commit()
+    for number in range(2, 7):
+        table.commit()
+        table.insert({1: number, 2: "a", 3: None})
+        iceberg_lake(tmp_path, keep_s=-1, snapshots_max=2).apply(batch(table.delivered()))
+    assert [row["id"] for row in duckdb_rows(tmp_path, FOLDER)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_snapshot_that_a_tag_names_stays_readable(tmp_path: Path) -> None:
+    table = lake_with_a_row(tmp_path)
+    tagged = iceberg_table(tmp_path, FOLDER).current_snapshot()
+    assert tagged is not None
+    iceberg_table(tmp_path, FOLDER).manage_snapshots().create_tag(tagged.snapshot_id, "audit").commit()
+    for number in range(2, 7):
+        table.commit()
+        table.insert({1: number, 2: "a", 3: None})
+        iceberg_lake(tmp_path, keep_s=-1, snapshots_max=2).apply(batch(table.delivered()))
+    assert iceberg_table(tmp_path, FOLDER).scan(snapshot_id=tagged.snapshot_id).to_arrow().num_rows == 1
+
+
+def test_a_table_keeps_no_schema_that_no_snapshot_has(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    for number in range(6):
+        table.add_column(f"c{number}")
+        table.insert({c.number: number if c.number == 1 else "a" for c in table.relation.live_columns})
+        table.commit()
+        iceberg_lake(tmp_path, snapshots_max=2).apply(batch(table.delivered()))
+    assert len(iceberg_table(tmp_path, FOLDER).metadata.schemas) <= 3
+    assert len(duckdb_rows(tmp_path, FOLDER)) == 6
+
+
+def test_expired_snapshots_of_tidemark_leave_the_position_to_the_properties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake_with_a_row(tmp_path)
+    foreign = iceberg_table(tmp_path, FOLDER)
+    own = foreign.current_snapshot()
+    assert own is not None
+    # What a compaction of another program leaves; pyiceberg itself makes none.
+    monkeypatch.setattr(update_snapshot, "update_snapshot_summaries", lambda summary, **_: summary)
+    with (
+        foreign.transaction() as transaction,
+        update_snapshot._FastAppendFiles(  # noqa: SLF001 - it has no other way to make such a snapshot
+            operation=Operation.REPLACE, transaction=transaction, io=foreign.io
+        ),
+    ):
+        pass
+    monkeypatch.undo()
+    foreign.maintenance.expire_snapshots().by_id(own.snapshot_id).commit()
+    table.insert({1: 2, 2: "b", 3: None})
+    iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    assert [row["id"] for row in iceberg_rows(tmp_path, FOLDER)] == [1, 2]
+
+
+def test_a_pipeline_whose_positions_another_one_has_written_ends(tmp_path: Path) -> None:
+    older = iceberg_lake(tmp_path)
+    lake_with_a_row(tmp_path)
+    other = ScriptedTable(oid=Oid(20001), name="Others")
+    other.insert({1: 1, 2: "a", 3: None})
+    with pytest.raises(TableFenced, match="another writer committed to the catalog"):
+        older.apply(batch(other.delivered()))
+
+
+def test_a_catalog_that_another_program_locks_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "LOCK_WAIT_S", 0)
+    table = lake_with_a_row(tmp_path)
+    lake = iceberg_lake(tmp_path)
+    table.insert({1: 2, 2: "b", 3: None})
+    with sqlite3.connect(tmp_path / "catalog.db") as locking:
+        locking.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(LakeFailed, match="database is locked"):
+            lake.apply(batch(table.delivered()))
+        with pytest.raises(LakeFailed, match="database is locked"):
+            iceberg_lake(tmp_path)
+    iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    assert len(iceberg_rows(tmp_path, FOLDER)) == 2
+
+
+def test_a_full_disk_of_the_catalog_is_waited_for() -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    with pytest.raises(LakeFull, match="the catalog"), translated("the catalog"):
+        raise OperationalError("INSERT", {}, full)
+
+
+def test_a_table_that_iceberg_cannot_store_is_named(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.add_column("_old.id")  # Iceberg finds columns by their path, and `_old` has a column `id`
+    table.insert({1: 1, 2: "a", 3: None, 4: "x"})
+    with pytest.raises(UnfitForIceberg, match="public/Orders: ") as refusal:
+        iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    assert refusal.value.disposition is Disposition.HALT
+
+
+def test_a_lake_that_disappears_between_two_queries_is_not_begun_anew(tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    known = iceberg_lake(root).positions.lake_id()
+    root.rename(tmp_path / "elsewhere")
+    expiry = SnapshotExpiry(1.0, lambda: 0.0)
+    with pytest.raises(LakeFailed, match="is gone"):
+        IcebergLake(str(root), IDENTITY, shape_of, {}, expiry, lake_id=known)
+    assert not root.exists()
+    iceberg_lake(root)
+    with pytest.raises(LakeFailed, match="another one is mounted"):
+        IcebergLake(str(root), IDENTITY, shape_of, {}, expiry, lake_id=known)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%41b", "a b#c"])
+def test_the_path_of_a_lake_may_have_any_character(tmp_path: Path, name: str) -> None:
+    lake_with_a_row(tmp_path / name)
+    assert [row["id"] for row in iceberg_rows(tmp_path / name, FOLDER)] == [1]
+
+
+def test_databases_and_schemas_with_dots_have_tables_of_their_own(tmp_path: Path) -> None:
+    first, second = ScriptedTable(), ScriptedTable(oid=Oid(20001))
+    second.relation = replace(second.relation, namespace="b.c")
+    lake = IcebergLake(
+        str(tmp_path), IDENTITY, shape_of, {DATABASE: "a.b", Oid(5): "a"}, SnapshotExpiry(1.0, lambda: 0.0)
+    )
+    first.relation = replace(first.relation, namespace="c")
+    for table, note in ((first, "of a.b"), (second, "of a")):
+        table.insert({1: 1, 2: note, 3: None})
+    moved = [replace(one, item=replace(one.item, database=Oid(5))) for one in second.delivered(start=2)]
+    lake.apply(batch(first.delivered()))
+    lake.apply(batch(moved))
+    assert [row["note"] for row in iceberg_rows(tmp_path, "a.b/c/Orders")] == ["of a.b"]
+    assert [row["note"] for row in iceberg_rows(tmp_path, "a/b.c/Orders")] == ["of a"]
+
+
+def test_a_table_that_positions_lack_after_a_crash_is_not_continued_as_another_one(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    iceberg_lake(tmp_path)
+    arm(lambda point: crash() if point is Failpoint.TABLES_DONE else None)
+    try:
+        with pytest.raises(Crash):
+            iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    finally:
+        arm(None)
+    other = ScriptedTable(oid=Oid(20001))
+    other.insert({1: 2, 2: "b", 3: None})
+    iceberg_lake(tmp_path).apply(batch(other.delivered()))
+    assert [row["id"] for row in iceberg_rows(tmp_path, f"{FOLDER}-20001")] == [2]
+
+
+def crash() -> None:
+    raise Crash
 
 
 def unnamed_files(root: Path) -> set[str]:

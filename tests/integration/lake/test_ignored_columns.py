@@ -13,9 +13,9 @@ from tests.support.lakes.lakes import IDENTITY, CrashingFeed, batch, log_rows, r
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, act, column
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.driver.progress import faults_of
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.landing.progress import faults_of
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.sinks import Lake
 

@@ -14,9 +14,9 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.driver.settings_check import unmatched_patterns
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.landing.settings_check import unmatched_patterns
 from tidemark.pipeline.sinks import table_writes
 from tidemark.pipeline.sinks.sinks import Lake
 

@@ -13,11 +13,11 @@ from tests.support.lakes.maintained import maintain
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
 from tidemark.io.state.accepted_breaks import log_key
-from tidemark.pipeline.driver.progress import faults_of
-from tidemark.pipeline.driver.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.landing.progress import faults_of
+from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.sinks import Lake

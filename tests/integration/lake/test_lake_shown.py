@@ -19,17 +19,17 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import TableStopped
-from tidemark.pipeline.driver.feed import Feed
-from tidemark.pipeline.driver.metrics import (
+from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.landing.feed import Feed
+from tidemark.pipeline.landing.metrics import (
     NEWEST_ROW_LAG_SECONDS,
     TABLES,
     TABLES_STALE,
     TABLES_STOPPED,
     PipelineMetrics,
 )
-from tidemark.pipeline.driver.progress import STALE_HINT, PipelineProgress, report_changes
-from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.landing.progress import STALE_HINT, PipelineProgress, report_changes
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
 
 DEADLINE_S = 60.0

@@ -22,12 +22,12 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaP
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import Sequence
-from tidemark.pipeline.driver import slices
-from tidemark.pipeline.driver.deferred_replicas import DeferredReplicas
-from tidemark.pipeline.driver.progress import faults_of
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.report import OpenedLake, checked, listed
+from tidemark.pipeline.landing import slices
+from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
+from tidemark.pipeline.landing.progress import faults_of
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
 from tidemark.pipeline.sinks.sinks import Lake

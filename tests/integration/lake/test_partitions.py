@@ -17,10 +17,10 @@ from tests.support.lakes.maintained import maintain
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, act, column
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.driver.progress import faults_of
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.lake.report import reading_lines
+from tidemark.pipeline.landing.progress import faults_of
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.sinks import Lake
 

@@ -22,11 +22,11 @@ from tidemark.io.state.resume_requests import request_resume, requested_keys
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
-from tidemark.pipeline.driver import slices as driver_slices
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.landing import slices as table_slices
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.slow_writes import SLOW_BATCHES
 
@@ -91,7 +91,7 @@ def test_a_table_that_cannot_be_written_is_paused_alone_and_catches_up(
         assert lake.position(tables.failing).state is TableState.PAUSED
     lake.land()
     assert lake.position(tables.failing).state is TableState.PAUSED, "only the operator resumes it"
-    monkeypatch.setattr(driver_slices, "PORTION_BYTES", 1)
+    monkeypatch.setattr(table_slices, "PORTION_BYTES", 1)
     assert lake.resume(tables.failing.oid) > 2
     assert lake.position(tables.failing).state is TableState.LIVE
     assert requested_keys(lake.state, "spark") == []
@@ -117,7 +117,7 @@ def test_a_crash_at_any_point_of_a_catch_up_loses_and_doubles_nothing(
             lake.land()
         lake.feed(tables.step(24))
         lake.land()
-    monkeypatch.setattr(driver_slices, "PORTION_BYTES", 10_000)
+    monkeypatch.setattr(table_slices, "PORTION_BYTES", 10_000)
     request_resume(lake.state, "spark", f"{DATABASE}.{tables.failing.oid}")
     crashes = set[object]()
     for nth in count(1):
@@ -362,7 +362,7 @@ def test_a_copy_in_one_slice_of_a_resumed_table_determines_the_columns_of_the_ne
         world.table.commit()
         world.table.insert({1: 3, 2: "last", 3: None, 4: "y"})
         world.land()
-    monkeypatch.setattr(driver_slices, "PORTION_BYTES", 1)
+    monkeypatch.setattr(table_slices, "PORTION_BYTES", 1)
     assert lake.slices() > 2
     assert_exact(lake, world.table, world.other)
 

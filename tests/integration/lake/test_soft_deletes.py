@@ -17,9 +17,9 @@ from tests.support.lakes.scripted_table import DATABASE, Row, ScriptedTable, Val
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.driver.progress import faults_of
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.landing.progress import faults_of
 from tidemark.pipeline.sinks import table_writes, targets
 from tidemark.pipeline.sinks.sinks import Lake
 

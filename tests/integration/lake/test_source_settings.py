@@ -12,8 +12,8 @@ from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Oid
-from tidemark.pipeline.driver.settings_check import BadTableSettings, check_source
-from tidemark.pipeline.driver.source_tables import captured_tables
+from tidemark.pipeline.landing.settings_check import BadTableSettings, check_source
+from tidemark.pipeline.landing.source_tables import captured_tables
 
 pytestmark = pytest.mark.feature("L15")
 SELECTION = Selection(("shop",), ("public.*",), ("public.secret",), partition_roots=("public.visit",))

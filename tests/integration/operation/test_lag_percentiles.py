@@ -18,9 +18,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.driver.feed import Feed
-from tidemark.pipeline.driver.metrics import VISIBLE_BYTES, VISIBLE_SECONDS, PipelineMetrics
-from tidemark.pipeline.driver.progress import PipelineProgress
+from tidemark.pipeline.landing.feed import Feed
+from tidemark.pipeline.landing.metrics import VISIBLE_BYTES, VISIBLE_SECONDS, PipelineMetrics
+from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
 from tidemark.runtime.capture.delivery import ApplicationThread, CopyKeep
 from tidemark.runtime.capture.group_queue import GroupQueue
@@ -114,7 +114,7 @@ def test_the_lag_to_the_lake_has_percentiles_in_seconds_and_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, metrics = HandClock(), PipelineMetrics(IDENTITY.capture)
-    monkeypatch.setattr("tidemark.pipeline.driver.progress.SystemClock", lambda: clock)
+    monkeypatch.setattr("tidemark.pipeline.landing.progress.SystemClock", lambda: clock)
     (tmp_path / "state").mkdir()
     progress = PipelineProgress(metrics, get_log("test"), StateFolder(tmp_path / "state"), "spark", "lake")
     for number in range(1, GROUPS + 1):

@@ -29,8 +29,8 @@ from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage
-from tidemark.pipeline.driver import metrics as pipeline_metrics
-from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.landing import metrics as pipeline_metrics
+from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.wire.marker import Ignored, MarkerKind
 
 DASHBOARD = Path(__file__).parents[3] / "conf" / "grafana" / "tidemark.json"

@@ -32,10 +32,10 @@ from tidemark.io.host.log_output import get_log
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
-from tidemark.pipeline.driver.lake_epoch import LakeEpoch, LakeTaken
 from tidemark.pipeline.lake.lake_lock import LakeInUse
 from tidemark.pipeline.lake.positions import LakeOfAnother
 from tidemark.pipeline.lake.table_errors import TableFenced
+from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
 from tidemark.pipeline.storage.store_wait import AGAIN_S, FIRST_S, MAX_S, StoreWait, when_store_answers

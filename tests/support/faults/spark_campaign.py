@@ -29,9 +29,9 @@ from tests.support.processes.spark_process import (
     wait_for,
 )
 from tests.support.workloads.feeder import RandomTables, make_state
-from tidemark.pipeline.driver.settings import LakeFormat
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.landing.settings import LakeFormat
 from tidemark.pipeline.sinks.sinks import Lake
 
 BATCH_BYTES = 60_000

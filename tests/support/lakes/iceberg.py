@@ -11,10 +11,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from tests.support.lakes.lakes import IDENTITY
-from tidemark.pipeline.iceberg.catalog import CATALOG
+from tidemark.pipeline.iceberg.catalog import CATALOG, catalog_uri, table_name
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
-from tidemark.pipeline.lake.lake_kind import CATALOG_FILE
 from tidemark.pipeline.lake.layout import shape_of
 
 KEEP_S = 3600.0
@@ -28,8 +27,8 @@ def iceberg_lake(root: Path, keep_s: float = KEEP_S, snapshots_max: int = 40) ->
 
 def iceberg_table(root: Path, folder: str) -> Table:
     """Open a table as another program does, by the catalog of the lake."""
-    catalog = SqlCatalog(CATALOG, uri=f"sqlite:///{root / CATALOG_FILE}", warehouse=str(root))
-    return catalog.load_table(tuple(folder.split("/")))
+    catalog = SqlCatalog(CATALOG, uri=catalog_uri(str(root)), warehouse=str(root))
+    return catalog.load_table(table_name(folder))
 
 
 def iceberg_rows(root: Path, folder: str) -> list[dict[str, object]]:

@@ -3,9 +3,9 @@
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
-from tidemark.pipeline.driver.maintenance import Maintenance
-from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing.maintenance import Maintenance
+from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.sinks.sinks import Lake
 
 ALWAYS = LakeConfig(maintain_commits=1)  # each table that a batch wrote is due

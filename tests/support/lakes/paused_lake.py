@@ -16,10 +16,10 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
-from tidemark.pipeline.driver.paused_tables import PausedTables
-from tidemark.pipeline.driver.portions import ITEMS
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition
+from tidemark.pipeline.landing.paused_tables import PausedTables
+from tidemark.pipeline.landing.portions import ITEMS
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.slow_writes import SlowWrites

@@ -252,9 +252,18 @@ def act(table: ScriptedTable, action: str, key: int, step: int) -> None:
         table.drop_column(live[-1])
     elif action == "rename":
         table.rename_column(2, f"Note {step}")
-    elif action == "retype" and not text:
+    else:
+        retype(table, action)
+
+
+def retype(table: ScriptedTable, action: str) -> None:
+    """Change the type of the key, if the action is one of those."""
+    if key_is_text(table):
+        if action == "retype back":
+            table.rewrite(1, "int8", {k: int(str(k[0])) for k in table.rows})
+    elif action == "retype":
         table.rewrite(1, "text", {k: str(k[0]) for k in table.rows})
-    elif action == "widen" and not text:
+    elif action == "widen":
         table.rewrite(1, "int8", {k: k[0] for k in table.rows})
 
 

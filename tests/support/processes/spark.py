@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 from tidemark.io.host.log_output import get_log
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.driver.delta_landing import DeltaLanding
-from tidemark.pipeline.driver.lake_epoch import LakeHold
-from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import Pipeline
 from tidemark.pipeline.driver.session import make_session
-from tidemark.pipeline.driver.settings import Settings
+from tidemark.pipeline.landing.delta_landing import DeltaLanding
+from tidemark.pipeline.landing.lake_epoch import LakeHold
+from tidemark.pipeline.landing.metrics import PipelineMetrics
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import Settings
 
 BATCH_BYTES = 1 << 20
 

@@ -18,7 +18,7 @@ from tidemark.pipeline.driver.executors import (
     MasterUnreachable,
     wait_for_master,
 )
-from tidemark.pipeline.driver.metrics import EXECUTORS, PipelineMetrics
+from tidemark.pipeline.landing.metrics import EXECUTORS, PipelineMetrics
 
 MASTER = "spark://127.0.0.1:7077"
 REPORT_S = 10.0  # documented for operators

@@ -8,17 +8,17 @@ import pytest
 from tests.support.lakes.iceberg import iceberg_lake
 from tests.support.lakes.lakes import IDENTITY
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
-from tidemark.pipeline.driver.formats import OtherFormat, opened_landing
-from tidemark.pipeline.driver.iceberg_landing import check_settings
-from tidemark.pipeline.driver.settings import LakeFormat, Settings
-from tidemark.pipeline.driver.settings_check import BadTableSettings
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.report import NoLake, OpenedLake
+from tidemark.pipeline.landing.formats import OtherFormat, opened_landing
+from tidemark.pipeline.landing.iceberg_landing import check_settings
+from tidemark.pipeline.landing.settings import LakeFormat, Settings
+from tidemark.pipeline.landing.settings_check import BadTableSettings
 
 if TYPE_CHECKING:
     from tidemark.io.host.logs import Log
     from tidemark.io.state.outbox import OutboxReader
-    from tidemark.pipeline.driver.progress import PipelineProgress
+    from tidemark.pipeline.landing.progress import PipelineProgress
 
 
 def refusal(lake: Path, lake_format: LakeFormat) -> str:

@@ -8,7 +8,7 @@ from tests.support.workloads.feeder import make_state
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.program import parse_arguments
-from tidemark.pipeline.driver.settings import PausedBytesTooLarge, Settings, paused_bytes
+from tidemark.pipeline.landing.settings import PausedBytesTooLarge, Settings, paused_bytes
 
 
 def bound(state: Path, given: int | None) -> int:

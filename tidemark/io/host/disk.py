@@ -62,9 +62,20 @@ def replace_file(path: Path, content: bytes, file_mode: int) -> None:
     with writing(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
         try:
-            os.fchmod(descriptor, file_mode)  # independent of the umask
-            write_all(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.rename(path)
+            try:
+                os.fchmod(descriptor, file_mode)  # independent of the umask
+                write_all(descriptor, content)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.rename(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what killed processes have left of `replace_file`; another process that is writing `path` now fails."""
+    for temporary in path.parent.glob(f"{path.name}.*.new"):
+        with writing(temporary):
+            temporary.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""The Spark query on the driver: session, source, batches, progress, metrics."""
+"""The Spark query on the driver: the program, its session, Java and executors, retries."""

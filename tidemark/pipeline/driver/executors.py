@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tidemark.io.host.logs import Log
 from tidemark.io.host.systemd import ALIVE, READY, notify
 from tidemark.model.errors import ConsumerFailed
-from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.landing.metrics import PipelineMetrics
 
 CONNECT_S = 2.0  # of one address of the master
 MASTER_EVERY_S = 2.0

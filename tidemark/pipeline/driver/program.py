@@ -36,14 +36,14 @@ from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 from tidemark.pipeline.driver.executors import wait_for_master
-from tidemark.pipeline.driver.formats import opened_landing
-from tidemark.pipeline.driver.lake_epoch import hold_lake
-from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
-from tidemark.pipeline.driver.settings import LakeFormat, Settings
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
+from tidemark.pipeline.landing.formats import opened_landing
+from tidemark.pipeline.landing.lake_epoch import hold_lake
+from tidemark.pipeline.landing.metrics import PipelineMetrics
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import LakeFormat, Settings
 from tidemark.pipeline.storage.store_wait import StoreWait, when_store_answers
 from tidemark.pipeline.storage.stores import is_remote, open_lake
 

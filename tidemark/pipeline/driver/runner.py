@@ -23,15 +23,15 @@ from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.executors import ExecutorWatch
-from tidemark.pipeline.driver.feed import newest_value
-from tidemark.pipeline.driver.lake_epoch import LakeHold
-from tidemark.pipeline.driver.landing import LakePositions, Landing, contains
-from tidemark.pipeline.driver.portions import feeds
-from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
-from tidemark.pipeline.driver.settings import Settings
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
+from tidemark.pipeline.landing.feed import newest_value
+from tidemark.pipeline.landing.lake_epoch import LakeHold
+from tidemark.pipeline.landing.landing import LakePositions, Landing, contains
+from tidemark.pipeline.landing.portions import feeds
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT

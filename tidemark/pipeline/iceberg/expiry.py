@@ -9,12 +9,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import AssertTableUUID, RemoveSchemasUpdate
+
+from tidemark.pipeline.iceberg.snapshot_summary import lineage
+from tidemark.pipeline.iceberg.translated import translated
 
 SNAPSHOTS_MAX = 40  # at which half of them expire
 _MS_PER_S = 1000
+_METADATA = (".avro", ".metadata.json")
 
 
 class SnapshotExpiry:
@@ -26,29 +32,41 @@ class SnapshotExpiry:
         self._now_s = now_s
         self._snapshots_max = snapshots_max
 
-    def expire(self, table: Table) -> None:
+    def expire(self, catalog: SqlCatalog, table: Table) -> None:
         """Expire the older snapshots if there are too many, and delete unused files that are old enough."""
-        snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
-        if len(snapshots) < self._snapshots_max:
+        if len(table.snapshots()) < self._snapshots_max:
             return
-        older = snapshots[: -(self._snapshots_max // 2)]
-        expired = [one for one in older if not _rewrites(one) or self._is_old(one.timestamp_ms / _MS_PER_S)]
+        with translated(table.location()):
+            self._expire(catalog, table)
+
+    def _expire(self, catalog: SqlCatalog, table: Table) -> None:
+        referenced = {ref.snapshot_id for ref in table.metadata.refs.values()}  # by branches and tags
+        older = list(lineage(table))[self._snapshots_max // 2 :]
+        expired = [
+            one
+            for one in older
+            if one.snapshot_id not in referenced and (not _rewrites(one) or self._is_old(one.timestamp_ms / _MS_PER_S))
+        ]
         if not expired:
             return
         unused = _deleted_data(table, filter(_rewrites, expired))
         table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in expired]).commit()
+        if unused:
+            unused -= _live_data(table)
         for path in unused:
-            table.io.delete(path)
+            _remove(Path(path))
         self._delete_unnamed(table)
+        _remove_schemas(catalog, table)
 
     def _delete_unnamed(self, table: Table) -> None:
-        """Delete manifests, and lists of them, that no snapshot names; an interrupted commit leaves some as well."""
+        """Delete metadata and manifests that nothing names any more; an interrupted commit leaves some as well."""
         named = {snapshot.manifest_list for snapshot in table.snapshots()}
         named |= {one.manifest_path for snapshot in table.snapshots() for one in snapshot.manifests(table.io)}
-        for path in (Path(table.location()) / "metadata").glob("*.avro"):
+        names = {Path(path).name for path in (*named, table.metadata_location)}  # of whatever form the paths are
+        for path in (Path(table.location()) / "metadata").iterdir():
             with suppress(FileNotFoundError):
-                if str(path) not in named and self._is_old(path.stat().st_mtime):
-                    path.unlink()
+                if path.name not in names and path.name.endswith(_METADATA) and self._is_old(path.stat().st_mtime):
+                    _remove(path)
 
     def _is_old(self, at_s: float) -> bool:
         return at_s < self._now_s() - self._keep_s
@@ -68,3 +86,26 @@ def _deleted_data(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
         if entry.status is ManifestEntryStatus.DELETED
     }
+
+
+def _live_data(table: Table) -> set[str]:
+    """Return the data files of all snapshots."""
+    manifests = {one.manifest_path: one for snapshot in table.snapshots() for one in snapshot.manifests(table.io)}
+    return {
+        entry.data_file.file_path
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _remove_schemas(catalog: SqlCatalog, table: Table) -> None:
+    """Remove the schemas that no snapshot has: each one slows down every commit as well."""
+    used = {table.metadata.current_schema_id, *(snapshot.schema_id for snapshot in table.snapshots())}
+    unused = [schema.schema_id for schema in table.metadata.schemas if schema.schema_id not in used]
+    if unused:
+        is_same = AssertTableUUID(uuid=table.metadata.table_uuid)
+        catalog.commit_table(table, (is_same,), (RemoveSchemasUpdate.model_validate({"schema-ids": unused}),))

@@ -4,19 +4,27 @@ There are no replicas. Each log checks its own position, so a kill at any point 
 skipped where it is already applied. A table that cannot be written stops the pipeline; the outbox keeps its changes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from pyiceberg.exceptions import NoSuchTableError
+
 from tidemark.io.host.failpoints import passed
-from tidemark.model.change import SchemaEvent
+from tidemark.model.change import LogicalMessage, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.delta_log.lineage import NO_VERSION
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.iceberg.catalog import open_catalog
+from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
-from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat
+from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat, IcebergTable
 from tidemark.pipeline.iceberg.positions import CatalogPositions
+from tidemark.pipeline.iceberg.snapshot_summary import APP
+from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.lake_kind import has_catalog
 from tidemark.pipeline.lake.layout import Shapes
@@ -36,17 +44,29 @@ class IcebergLake:
     """The change logs of one capture."""
 
     def __init__(
-        self, root: str, identity: Identity, shapes: Shapes, databases: Mapping[Oid, str], expiry: SnapshotExpiry
+        self,
+        root: str,
+        identity: Identity,
+        shapes: Shapes,
+        databases: Mapping[Oid, str],
+        expiry: SnapshotExpiry,
+        *,
+        lake_id: str | None = None,
     ) -> None:
-        """`databases`: names; a database without a name is called by its OID."""
+        """`databases`: names; a database without a name is called by its OID. Only the lake `lake_id` is opened."""
         self._root = root
         self._identity = identity
         self._shapes = shapes
         self._databases = databases
         self._expiry = expiry
+        if lake_id is not None:
+            self._check_present()
         self._catalog = open_catalog(root)
         self.positions = CatalogPositions(root, self._catalog, identity)
-        self._folders = LakeFolders(root, identity.capture, databases, self.positions.tables)
+        if lake_id not in (None, self.positions.lake_id()):
+            raise LakeFailed(f"{root} is not the lake that this pipeline began with: another one is mounted there")
+        tables = self.positions.tables
+        self._folders = LakeFolders(root, identity.capture, databases, tables, self._is_of_another)
 
     def close(self) -> None:
         """Close the catalog."""
@@ -57,54 +77,49 @@ class IcebergLake:
         passed(Failpoint.BATCH_RECEIVED)
         self._check_present()
         split = split_items(batch.items)
-        touched = []
+        written: list[tuple[TablePosition, IcebergTable]] = []
         for of, items in split.tables.items():
             self._folders.choose(of, first_relation(items))
-            touched.append(self._write_table(of, items))
+            written.append(self._write_table(of, items))
         for database, messages in split.messages.items():
             of = (database, INVALID_OID)
             self._folders.choose(of, None)
             log = self._log(of, messages_app(self._identity.capture, database), MESSAGES)
-            table = append_messages(log.open(), messages)
-            touched.append((self._reached(of, "", MESSAGES, TableState.LIVE, table.applied), table.snapshot))
+            table = _reopening(partial(_append_messages, log, messages))
+            written.append((self._reached(of, "", MESSAGES, TableState.LIVE, table.applied), table))
         passed(Failpoint.TABLES_DONE)
         self._check_present()
         applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
         if applied.position < self.positions.applied.position:
             applied = replace(applied, position=self.positions.applied.position)
-        self.positions.write(batch.outbox, touched, applied)
+        self.positions.write(batch.outbox, [(reached, table.snapshot) for reached, table in written], applied)
         passed(Failpoint.POSITIONS_WRITTEN)
+        for _, table in written:  # NB: only now, because the positions name a snapshot that must not expire
+            if table.exists:
+                self._expiry.expire(self._catalog, table.table)
 
-    def _write_table(self, of: TableId, items: Sequence[Delivered]) -> tuple[TablePosition, int | None]:
+    def _write_table(self, of: TableId, items: Sequence[Delivered]) -> tuple[TablePosition, IcebergTable]:
         relation = latest_relation(items)
         log = self._log(of, table_app(self._identity.capture, of, LOG), relation.qualified_name)
-        for reopened in range(REOPENED_MAX + 1):
-            try:
-                table = ChangeLog(self._shapes, log).apply(items)
-                break
-            except TableMoved:
-                if reopened == REOPENED_MAX:
-                    raise
-        if table.exists:
-            self._expiry.expire(table.table)
+        table = _reopening(lambda: ChangeLog(self._shapes, log).apply(items))
         last = items[-1].item
         state = TableState.LIVE
         if table.applied.copy_sequence:
             state = TableState.COPYING
         elif isinstance(last, SchemaEvent) and last.after is None:
             state = TableState.DROPPED
-        return self._reached(of, relation.namespace, relation.name, state, table.applied), table.snapshot
+        return self._reached(of, relation.namespace, relation.name, state, table.applied), table
 
     def _log(self, of: TableId, app: str, name: str) -> IcebergLogFormat:
         database = self._databases.get(of[0], str(of[0]))
         source = f"{self._identity.system_identifier}/{database}/{name}"
-        folder = self._folders[of]
+        folder, known = self._folders[of], self.positions.tables.get(of)
         return IcebergLogFormat(
             self._catalog,
-            tuple(folder.split("/")),
+            table_name(folder),
             f"{self._root}/{folder}",
             app,
-            self.positions.snapshots.get(of),
+            known.position if known is not None and known.log_version != NO_VERSION else None,
             {CAPTURE: self._identity.capture, SOURCE: source},
         )
 
@@ -121,7 +136,30 @@ class IcebergLake:
             applied.generation,
         )
 
+    def _is_of_another(self, of: TableId, folder: str) -> bool:
+        """Return whether the table in `folder` is of another relation; positions may lack it after a crash."""
+        try:
+            with translated(folder):
+                table = self._catalog.load_table(table_name(folder))
+        except LakeFailed as error:
+            if isinstance(error.__cause__, NoSuchTableError):
+                return False
+            raise
+        return table.properties.get(APP) != table_app(self._identity.capture, of, LOG)
+
     def _check_present(self) -> None:
         """Raise `LakeFailed` if the whole lake was removed."""
         if not has_catalog(self._root):
             raise LakeFailed(f"the catalog of {Path(self._root)} is gone: the lake is not mounted, or was removed")
+
+
+def _reopening(write: Callable[[], IcebergTable]) -> IcebergTable:
+    """Write to a table; open it again if maintenance of another program committed meanwhile."""
+    for _ in range(REOPENED_MAX):
+        with suppress(TableMoved):
+            return write()
+    return write()
+
+
+def _append_messages(log: IcebergLogFormat, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> IcebergTable:
+    return append_messages(log.open(), messages)

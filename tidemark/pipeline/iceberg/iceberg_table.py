@@ -17,13 +17,15 @@ from pyiceberg.table import Table, Transaction
 
 from tidemark.io.host.failpoints import passed
 from tidemark.model.errors import InternalError
+from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.failures import first_reason, reports_full_disk
-from tidemark.pipeline.iceberg.snapshot_summary import is_own, read_applied, summary_of
+from tidemark.pipeline.failures import first_reason
+from tidemark.pipeline.iceberg.snapshot_summary import APP, is_own, lineage, read_applied, summary_of
 from tidemark.pipeline.iceberg.stored_types import conformed, is_promotion, stored_schema, stored_type
+from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.layout import COMMENT
-from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull, TableFenced, TableMoved
+from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.pipeline.sinks.log_table import CopiedRows
 from tidemark.pipeline.sinks.logshape import OLD, aside_name
 
@@ -31,21 +33,23 @@ _NO_RETRY = {"commit.retry.num-retries": "0"}
 PROPERTIES = {
     **_NO_RETRY,
     "commit.manifest-merge.enabled": "true",  # otherwise a scan reads one manifest for each append
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
+    "write.metadata.previous-versions-max": "20",  # `expiry` deletes them
+    # Statistics of each column are copied often, too: 1,600 columns took seconds for each commit.
+    "write.metadata.metrics.default": "none",
+    **{f"write.metadata.metrics.column.{name}": "full" for name in ("_seq", "_tli", "_commit_lsn", "_commit_time")},
 }
 _COMMENT = "comment"  # Spark's property of a table's comment
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergLogFormat:
-    """A log that is an Iceberg table; it is checked against the snapshot `recorded` when it is opened."""
+    """A log that is an Iceberg table; it is checked against the position `recorded` when it is opened."""
 
     catalog: SqlCatalog
     name: tuple[str, ...]
     location: str
     app: str
-    recorded: int | None
+    recorded: Position | None
     properties: Mapping[str, str]
 
     def open(self) -> "IcebergTable":
@@ -65,7 +69,7 @@ class IcebergTable:
     """A table at one snapshot, or a table that does not exist yet; each write advances to the snapshot that it made."""
 
     def __init__(self, log: IcebergLogFormat) -> None:
-        """Open the table; with a recorded snapshot check that it has that one, and no later change of other writers."""
+        """Open the table; check that it contains what was recorded, and that no other writer changed it."""
         self._log = log
         self._table: Table | None = None
         with self._translated():
@@ -108,7 +112,12 @@ class IcebergTable:
     ) -> None:
         """Create the table without rows."""
         assert not partition, partition  # refused with the settings
-        properties = {**PROPERTIES, **self._log.properties, **({_COMMENT: description} if description else {})}
+        properties = {
+            **PROPERTIES,
+            **self._log.properties,
+            APP: self._log.app,
+            **({_COMMENT: description} if description else {}),
+        }
         with self._translated():
             self._log.catalog.create_namespace_if_not_exists(self._log.name[:-1])
             columns = stored_schema(schema, _comments(schema))
@@ -129,13 +138,9 @@ class IcebergTable:
 
     def describe(self, fields: Iterable[pa.Field], description: str | None = None) -> None:
         """Set the description of the table and the comments of its columns; the position remains."""
-        stored = self.table.schema()
-        wanted = _comments(fields)
-        changed = {
-            name: comment
-            for name, comment in wanted.items()
-            if name in stored.column_names and (stored.find_field(name).doc or "") != comment
-        }
+        stored = {field.name: field.doc or "" for field in self.table.schema().fields}
+        wanted = {field.name: _comment(field) for field in fields}
+        changed = {name: comment for name, comment in wanted.items() if stored.get(name, comment) != comment}
         is_new = description is not None and description != self.table.properties.get(_COMMENT, "")
         if not changed and not is_new:
             return
@@ -162,7 +167,7 @@ class IcebergTable:
                 for name in changed:
                     old, new = stored.field(name).type, stored_type(wanted.field(name).type)
                     if not is_promotion(old, new):
-                        aside = aside_name(name, old, stored, wanted)
+                        aside = _free_name(aside_name(name, old, stored, wanted), stored)
                         renaming.rename_column((name,), aside)
                         renaming.rename_column((OLD, name), aside)
             with transaction.update_schema() as adding:
@@ -180,7 +185,9 @@ class IcebergTable:
 
     def _append(self, transaction: Transaction, rows: pa.Table, applied: Applied) -> None:
         columns = _columns_of(transaction)
-        transaction.append(conformed(rows, columns), snapshot_properties=summary_of(self._log.app, applied))
+        summary = summary_of(self._log.app, applied)
+        transaction.append(conformed(rows, columns), snapshot_properties=summary)
+        transaction.set_properties(summary)
 
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
@@ -192,23 +199,22 @@ class IcebergTable:
     def _translated(self) -> Iterator[None]:
         """Raise the error of Tidemark for an error of pyiceberg, of SQLite or of the disk."""
         try:
-            yield
+            with translated(self._log.location):
+                yield
         except CommitFailedException as error:
-            self._examine(error)
-        except OSError as error:
-            kind = LakeFull if reports_full_disk(str(error)) else LakeFailed
-            raise kind(f"{self._log.location}: {first_reason(str(error))[:REASON_MAX]}") from error
+            with translated(self._log.location):
+                self._examine(error)
 
     def _examine(self, error: CommitFailedException) -> NoReturn:
         """Raise the error for a commit that lost against another one."""
         before, table = self.snapshot, self._log.catalog.load_table(self._log.name)
-        present = table.current_snapshot()
         reason = first_reason(str(error))
-        while present is not None and present.snapshot_id != before:
-            if is_own(present, self._log.app):
+        for snapshot in lineage(table):
+            if snapshot.snapshot_id == before:
+                break
+            if is_own(snapshot, self._log.app):
                 raise TableFenced(self._log.location, reason) from error
-            present = table.snapshot_by_id(parent) if (parent := present.parent_snapshot_id) is not None else None
-        read_applied(table, self._log.app, before)
+        read_applied(table, self._log.app, self.applied.position)
         raise TableMoved(self._log.location, reason, self.applied) from error
 
 
@@ -219,9 +225,19 @@ def _columns_of(table: Table | Transaction) -> pa.Schema:
     return pa.schema([pa.field(field.name, stored_type(field.type)) for field in columns])
 
 
+def _comment(field: pa.Field) -> str:
+    return str((field.metadata or {}).get(COMMENT, b"").decode())
+
+
 def _comments(fields: Iterable[pa.Field]) -> dict[str, str]:
-    found = {field.name: (field.metadata or {}).get(COMMENT, b"").decode() for field in fields}
-    return {name: comment for name, comment in found.items() if comment}
+    return {field.name: _comment(field) for field in fields}
+
+
+def _free_name(name: str, stored: pa.Schema) -> str:
+    """Return a name that no column has; unlike in Delta's format, older values cannot join those of another column."""
+    used = {field.name.lower() for field in stored}
+    names = (name, *(f"{name}_{number}" for number in range(2, len(used) + 3)))
+    return next(one for one in names if one.lower() not in used)
 
 
 def _new_columns(rows: pa.Schema, stored: pa.Schema) -> bool:

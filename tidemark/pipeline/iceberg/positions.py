@@ -8,15 +8,19 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pyiceberg.catalog.sql import IcebergNamespaceProperties as Property
 from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import delete, insert, update
 
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
+from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.faults import LakeEntry
 from tidemark.pipeline.lake.positions import LakeOfAnother, TableId, TablePosition, TableState
+from tidemark.pipeline.lake.table_errors import TableFenced
 from tidemark.wire.json_form import JsonForm
 from tidemark.wire.state import Identity
 
@@ -37,6 +41,7 @@ class _LakeForm:
     timeline: int = 0
     commit_lsn: int = 0
     ordinal: int = 0
+    writes: int = 0  # a write that did not see the last one is another pipeline's
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,10 @@ class CatalogPositions:
     def __init__(self, root: str, catalog: SqlCatalog, identity: Identity) -> None:
         self._catalog = catalog
         self.tables: Mapping[TableId, TablePosition] = {}
-        self.snapshots: Mapping[TableId, int | None] = {}
-        catalog.create_namespace_if_not_exists(NAMESPACE)
-        found = catalog.load_namespace_properties(NAMESPACE)
+        self._where = f"the catalog of {root}"
+        with translated(self._where):
+            catalog.create_namespace_if_not_exists(NAMESPACE)
+            found = catalog.load_namespace_properties(NAMESPACE)
         own = _LakeForm(uuid.uuid4().hex, identity.capture, str(identity.system_identifier))
         self._lake = _LAKE_FORM.read(found[_LAKE].encode()) if _LAKE in found else own
         known = self._lake
@@ -78,7 +84,8 @@ class CatalogPositions:
             mine = f"{own.capture!r} of {own.system_identifier}"
             raise LakeOfAnother(f"{root} contains the tables of {other}, not of {mine}")
         if _LAKE not in found:
-            self._write({_LAKE: _LAKE_FORM.write(own)})
+            with translated(self._where):
+                catalog.update_namespace_properties(NAMESPACE, updates={_LAKE: _LAKE_FORM.write(own).decode()})
         forms = [_TABLE_FORM.read(text.encode()) for key, text in found.items() if key.startswith(_TABLE)]
         self._keep(forms)
 
@@ -111,21 +118,41 @@ class CatalogPositions:
             at.timeline,
             at.commit_lsn,
             at.ordinal,
+            known.writes + 1,
         )
         forms = [_form(table, snapshot) for table, snapshot in touched]
         updates = {f"{_TABLE}{form.database}.{form.relation}": _TABLE_FORM.write(form) for form in forms}
-        self._write({**updates, _LAKE: _LAKE_FORM.write(lake)})
+        self._replace(lake, updates)
         self._lake = lake
         self._keep(forms)
 
-    def _write(self, updates: Mapping[str, bytes]) -> None:
-        texts = {key: value.decode() for key, value in updates.items()}
-        self._catalog.update_namespace_properties(NAMESPACE, updates=texts)
+    def _replace(self, lake: _LakeForm, updates: Mapping[str, bytes]) -> None:
+        """Write the properties in one transaction; raise `TableFenced` if the lake is not as it was written last.
+
+        NB: pyiceberg's own update compares nothing, and reads all properties.
+        """
+        own = (Property.catalog_name == self._catalog.name, Property.namespace == ".".join(NAMESPACE))
+        known, new = _LAKE_FORM.write(self._lake).decode(), _LAKE_FORM.write(lake).decode()
+        is_known = (*own, Property.property_key == _LAKE, Property.property_value == known)
+        rows = [
+            {
+                "catalog_name": self._catalog.name,
+                "namespace": ".".join(NAMESPACE),
+                "property_key": key,
+                "property_value": value.decode(),
+            }
+            for key, value in updates.items()
+        ]
+        with translated(self._where), self._catalog.engine.begin() as connection:
+            if connection.execute(update(Property).where(*is_known).values(property_value=new)).rowcount != 1:
+                raise TableFenced(self._where, "it recorded other positions than this pipeline wrote")
+            if rows:
+                connection.execute(delete(Property).where(*own, Property.property_key.in_(updates)))
+                connection.execute(insert(Property), rows)
 
     def _keep(self, forms: Iterable[_TableForm]) -> None:
         found = {(Oid(form.database), Oid(form.relation)): form for form in forms}
         self.tables = {**self.tables, **{of: _table(form) for of, form in found.items()}}
-        self.snapshots = {**self.snapshots, **{of: form.snapshot for of, form in found.items()}}
 
 
 def _form(table: TablePosition, snapshot: int | None) -> _TableForm:

@@ -1,10 +1,12 @@
 """The position of a table in the summaries of its snapshots, and the snapshots of other writers.
 
-Each snapshot of Tidemark records the position up to which the table contains all changes. Iceberg itself checks
-nothing of that: the position is read from the snapshot on which the next one is made.
+Each snapshot of Tidemark records the position up to which the table contains all changes; the properties of the table
+repeat it, in the same commit. Iceberg itself checks nothing of that: the position is read from the snapshot on which
+the next one is made.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import NoReturn
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -23,7 +25,7 @@ class IcebergTableChanged(ConsumerFailed):
     """Another writer changed the rows of a table, or the table is not the one that was written."""
 
     disposition = Disposition.HALT
-    hint = "roll the table back to its last snapshot of Tidemark, or write to a new lake and copy the tables again"
+    hint = "roll the table back to the last snapshot of Tidemark, or write to a new lake and copy the tables again"
 
 
 def summary_of(app: str, applied: Applied) -> dict[str, str]:
@@ -35,7 +37,9 @@ def summary_of(app: str, applied: Applied) -> dict[str, str]:
 
 
 def applied_of(summary: Mapping[str, str]) -> Applied:
-    """Return the position in a summary that `summary_of` made."""
+    """Return the position in the output of `summary_of`; `NOTHING` for a table to which nothing was written."""
+    if POSITION not in summary:
+        return NOTHING
     sequence, timeline, lsn, ordinal, generation, copy = (int(summary[f"tidemark.{name}"]) for name in _NUMBERS)
     position = Position(TimelineId(timeline), Lsn(lsn), ordinal)
     return Applied(OutboxSequence(sequence), position, generation, OutboxSequence(copy))
@@ -46,38 +50,37 @@ def is_own(snapshot: Snapshot, app: str) -> bool:
     return snapshot.summary is not None and snapshot.summary.additional_properties.get(APP) == app
 
 
-def read_applied(table: Table, app: str, recorded: int | None) -> Applied:
-    """Return the position of a table, checked against the snapshot that was recorded last.
+def read_applied(table: Table, app: str, recorded: Position | None) -> Applied:
+    """Return the position of a table, whose changes up to `recorded` were recorded as written; None: it is new.
 
-    Raise `IcebergTableChanged` if another writer changed rows since, or if the recorded snapshot is no longer part of
-    the table. Maintenance (`replace`) changes no rows.
+    Raise `IcebergTableChanged` if another writer changed rows since the last snapshot of Tidemark, or if the table was
+    rolled back or replaced by a copy. Maintenance (`replace`) changes no rows, and may let our snapshots expire.
     """
-    applied: Applied | None = None
-    for snapshot in _lineage(table):
-        if applied is None:
-            if is_own(snapshot, app):
-                assert snapshot.summary is not None
-                applied = applied_of(snapshot.summary.additional_properties)
-            elif snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
-                _raise_changed(table, snapshot)
-        if applied is not None and recorded in (None, snapshot.snapshot_id):
-            return applied
-    if recorded is not None:
+    known = applied_of(table.properties) if table.properties.get(APP) == app else NOTHING
+    applied = known if table.current_snapshot() is not None else NOTHING
+    for snapshot in lineage(table):
+        if is_own(snapshot, app):
+            assert snapshot.summary is not None
+            applied = applied_of(snapshot.summary.additional_properties)
+            break
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+            _raise_changed(table, snapshot)
+    if applied != known or (recorded is not None and applied.position < recorded):
         raise IcebergTableChanged(
-            f"{'.'.join(table.name())} does not contain the snapshot {recorded}, which was written last: it was rolled "
-            "back, recreated or restored from a copy"
+            f"{'.'.join(table.name())} contains the changes up to {applied.position} and not those up to "
+            f"{recorded or known.position}, which were written: it was rolled back, recreated or restored from a copy"
         )
-    return NOTHING
+    return applied
 
 
-def _raise_changed(table: Table, snapshot: Snapshot) -> None:
+def _raise_changed(table: Table, snapshot: Snapshot) -> NoReturn:
     what = snapshot.summary.operation.value if snapshot.summary is not None else "an unknown operation"
     raise IcebergTableChanged(
         f"{'.'.join(table.name())} was changed by another writer: snapshot {snapshot.snapshot_id} ({what})"
     )
 
 
-def _lineage(table: Table) -> Iterator[Snapshot]:
+def lineage(table: Table) -> Iterator[Snapshot]:
     """Yield the snapshots of a table from the present one back to the first that has not expired."""
     snapshot = table.current_snapshot()
     while snapshot is not None:

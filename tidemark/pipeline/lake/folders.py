@@ -10,7 +10,7 @@ whose name has a letter outside of ASCII.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
 from tidemark.model.lsn import INVALID_OID, Oid
@@ -70,11 +70,18 @@ class LakeFolders:
     """Chooses the folders of new tables; call `choose` in stream order, so that a repeated batch chooses the same."""
 
     def __init__(
-        self, root: str, capture: str, databases: Mapping[Oid, str], tables: Mapping[TableId, TablePosition]
+        self,
+        root: str,
+        capture: str,
+        databases: Mapping[Oid, str],
+        tables: Mapping[TableId, TablePosition],
+        is_of_another: Callable[[TableId, str], bool] | None = None,
     ) -> None:
+        """`is_of_another` finds a table of another relation in a folder below `root`; by default a Delta table."""
         self._root = root
         self._capture = capture
         self._databases = databases
+        self._is_of_another = self._has_tables_of_others if is_of_another is None else is_of_another
         self._chosen: dict[TableId, str] = {}
         self._used: set[str] = set()  # folders without case
         self._database_folders: dict[Oid, str] = {}
@@ -115,7 +122,7 @@ class LakeFolders:
         return next(one for one in _distinct(name, database) if one.casefold() not in used)
 
     def _is_anothers(self, of: TableId, folder: str) -> bool:
-        return folder.casefold() in self._used or self._has_tables_of_others(of, f"{self._root}/{folder}")
+        return folder.casefold() in self._used or self._is_of_another(of, folder)
 
     def _has_tables_of_others(self, of: TableId, folder: str) -> bool:
         """Return whether there are Delta tables in a folder, and none is of the table `of` of this capture.
@@ -123,12 +130,13 @@ class LakeFolders:
         Its own ones come from a batch that ended before its positions were written. A commit log without a commit is
         no table: a full disk leaves one, which the next attempt uses.
         """
-        found = [name for name in store_of(folder).folders(folder) if _has_commits(f"{folder}/{name}")]
-        return bool(found) and not any(self._is_of(of, folder, name) for name in found)
+        uri = f"{self._root}/{folder}"
+        found = [name for name in store_of(uri).folders(uri) if _has_commits(f"{uri}/{name}")]
+        return bool(found) and not any(self._is_of(of, uri, name) for name in found)
 
-    def _is_of(self, of: TableId, folder: str, name: str) -> bool:
+    def _is_of(self, of: TableId, uri: str, name: str) -> bool:
         try:
-            table = LakeTable(f"{folder}/{name}", table_app(self._capture, of, name))
+            table = LakeTable(f"{uri}/{name}", table_app(self._capture, of, name))
         except LakeFailed:
             return False
         return table.recorded.token is not None

@@ -6,7 +6,7 @@ kernel releases it when the holder dies. The hosts of one capture, which share o
 after a switchover, the one at the new deliverer writes, while the other still holds the lock and has nothing to write.
 Such a pair, and a pair on hosts whose file system does not share locks, is fenced by the commits of the tables
 (`tidemark.pipeline.lake.lake_table.TableFenced`). A lake in an object store has no lock but an epoch
-(`tidemark.pipeline.driver.lake_epoch`).
+(`tidemark.pipeline.landing.lake_epoch`).
 """
 
 import os

@@ -1,7 +1,7 @@
 """Values of the outbox as bytes, header and payload together, or only the header.
 
 The values remain encoded inside Spark, because Spark's rows cost more than all other steps;
-`tidemark.pipeline.driver.feed` decodes them.
+`tidemark.pipeline.landing.feed` decodes them.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
 """Reads WAL once for the map of its transactions, by the decoder with no table selected: little more than framing.
 
 The map is kept in the state's history folder, beside the journal, and continued by the next command at its last cut. It
-is derived from WAL: a damaged or older file, or one of another branch, is replaced, never an error.
+is derived from WAL: a damaged or older file, or one of another archive, is replaced, never an error.
 """
 
-from array import array
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,20 +11,28 @@ from pathlib import Path
 from tidemark.decode.catalog.history import dump_entry, entries_from
 from tidemark.engine.wal_ranges import OpenAtStart, RangeStart
 from tidemark.io.archive.archive import ArchiveFolder
-from tidemark.io.host.disk import replace_file
+from tidemark.io.host.disk import remove_unfinished, replace_file
 from tidemark.io.state.history_files import base_for, ignore_damaged_base
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import StateError, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Xid
-from tidemark.model.transaction_map import CUTS_MAX, OPEN_MAX, Cut, OpenAtCut, TransactionMap
+from tidemark.model.transaction_map import (
+    CUTS_MAX,
+    OPEN_MAX,
+    OPEN_SUM_MAX,
+    Cut,
+    OpenAtCut,
+    TransactionMap,
+    within_bounds,
+)
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.end_marks import ends_in, last_shared_end, mark_of
 from tidemark.runtime.replay.history_start import enter_open, start_at
 from tidemark.runtime.replay.offline import in_cells
 from tidemark.runtime.replay.range_start import catalogs_at, pass_over
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import Record
 from tidemark.wal.rmgr import xact
-from tidemark.wal.rmgr.end_times import find_ends
 from tidemark.wal.segments import first_page_lsn
 from tidemark.wire.transaction_map import KeptMap, dump_map, load_map
 
@@ -67,9 +74,9 @@ def map_wal(
     `from_lsn` is at or after a catalog base. `folder` has the catalog history.
     """
     known = kept_map(map_file, archive, cell_bytes)
-    if known is None or not known.transactions.start_lsn <= from_lsn <= known.transactions.end_lsn:
-        start_lsn = base_for(view.history, from_lsn).lsn
-        known = KeptMap(TransactionMap(archive.system_identifier, cell_bytes, start_lsn, start_lsn))
+    base_lsn = base_for(view.history, from_lsn).lsn
+    if known is None or not known.transactions.start_lsn <= from_lsn or known.transactions.end_lsn < base_lsn:
+        known = KeptMap(TransactionMap(archive.system_identifier, cell_bytes, base_lsn, base_lsn))
     if to_lsn is not None and known.transactions.cuts and known.transactions.cuts[-1].lsn >= to_lsn:
         return MappedWal(known)
     mapping = _MapPass(view, folder, known)
@@ -77,12 +84,13 @@ def map_wal(
     lasting = mapping.known(is_whole=False)
     if lasting.transactions.cuts != known.transactions.cuts:
         with suppress(StateError):  # a folder that cannot be written: the map is made again the next time
+            remove_unfinished(map_file)
             replace_file(map_file, dump_map(lasting), file_mode)
     return found
 
 
 def kept_map(path: Path, archive: ArchiveFolder, cell_bytes: int) -> KeptMap | None:
-    """Return the kept map, without what is on another timeline than the archive; None if it is of no use."""
+    """Return the kept map up to where its WAL is proven to be that of the archive; None if it is of no use."""
     try:
         kept = load_map(path.read_bytes(), str(path))
     except (OSError, StateError):
@@ -90,13 +98,14 @@ def kept_map(path: Path, archive: ArchiveFolder, cell_bytes: int) -> KeptMap | N
     found = kept.transactions
     if (found.system_identifier, found.cell_bytes) != (archive.system_identifier, cell_bytes):
         return None
-    cuts = [cut for cut in found.cuts if archive.history.timeline_at(Lsn(cut.lsn - 1)) == cut.timeline]
+    shared = last_shared_end(archive, [*(cut.last_end for cut in found.cuts), found.last_end])
+    cuts = [cut for cut in found.cuts if cut.lsn <= shared.lsn]
     if not cuts:
         return None
     end_lsn = cuts[-1].lsn
     if len(cuts) < len(found.cuts):
         cuts = [replace(cut, open=tuple(_without_later_commit(each, end_lsn) for each in cut.open)) for cut in cuts]
-    return KeptMap(replace(found, cuts=tuple(cuts), end_lsn=end_lsn), kept.journal)
+    return KeptMap(replace(found, cuts=tuple(cuts), end_lsn=end_lsn, last_end=shared), kept.journal)
 
 
 def _without_later_commit(each: OpenAtCut, end_lsn: Lsn) -> OpenAtCut:
@@ -109,6 +118,8 @@ class _MapPass:
     def __init__(self, view: StateView, folder: Path, known: KeptMap) -> None:
         self._map = known.transactions
         self._cuts = list(known.transactions.cuts)
+        self._open_sum = sum(cut.open_count for cut in self._cuts)
+        self._last_end = known.transactions.last_end
         self._commits: dict[tuple[Xid, Lsn], Lsn] = {}  # of transactions that were open at a cut
         self._waiting: dict[Xid, Lsn] = {}  # those that have not ended, and their first LSNs
         last = self._cuts[-1] if self._cuts else None
@@ -167,7 +178,8 @@ class _MapPass:
             cuts = [
                 replace(cut, open=tuple(_without_later_commit(each, last_lsn) for each in cut.open)) for cut in cuts
             ]
-        return KeptMap(replace(self._map, cuts=tuple(cuts), end_lsn=end_lsn), bytes(self._journal))
+        found = replace(self._map, cuts=tuple(cuts), end_lsn=end_lsn, last_end=self._last_end)
+        return KeptMap(found, bytes(self._journal))
 
     def _with_commit(self, each: OpenAtCut) -> OpenAtCut:
         commit_lsn = self._commits.get((each.xid, each.first_lsn))
@@ -180,13 +192,11 @@ class _MapPass:
             raise JournalFull(f"more than {JOURNAL_BYTES_MAX} bytes of catalog changes")
 
     def _find_commits(self, block: RecordBlock) -> None:
-        """Find the commits of transactions that were open at a cut."""
-        if not self._waiting:
-            return
-        indices, times = array("q", bytes(8 * len(block))), array("q", bytes(8 * len(block)))
-        columns = block.rmgrs, block.infos, block.offsets, block.lengths
-        count = find_ends(block.linear, *columns, len(block), indices, times)
-        for index in indices[:count]:
+        """Find the last end of a transaction, and the commits of transactions that were open at a cut."""
+        indices = ends_in(block)
+        if indices:
+            self._last_end = mark_of(block, indices[-1])
+        for index in indices if self._waiting else ():
             opcode = block.infos[index] & xact.OPCODE_MASK
             xid = Xid(block.xids[index])
             if opcode in (xact.COMMIT_PREPARED, xact.ABORT_PREPARED):
@@ -208,10 +218,18 @@ class _MapPass:
             return
         found = tuple(OpenAtCut(known.xid, known.first_lsn) for known in transactions)
         self._waiting = {each.xid: each.first_lsn for each in found}
-        decoder = start.decoding.decoder
-        self._cuts.append(Cut(lsn, decoder.timeline, transactions.next_xid, found, tuple(transactions.top_of.items())))
-        if len(self._cuts) > CUTS_MAX:
-            del self._cuts[::2]
+        top_of = tuple(transactions.top_of.items())
+        self._cuts.append(Cut(lsn, transactions.next_xid, found, top_of, self._last_end))
+        self._open_sum += self._cuts[-1].open_count
+        if len(self._cuts) > CUTS_MAX or self._open_sum > OPEN_SUM_MAX:
+            self._drop_cuts()
+
+    def _drop_cuts(self) -> None:
+        """Keep the map within its bounds."""
+        self._cuts = within_bounds(self._cuts, CUTS_MAX, OPEN_SUM_MAX)
+        self._open_sum = sum(cut.open_count for cut in self._cuts)
+        at_cuts = {(each.xid, each.first_lsn) for cut in self._cuts for each in cut.open}
+        self._commits = {key: lsn for key, lsn in self._commits.items() if key in at_cuts}
 
 
 def _all_open(cut: Cut) -> RangeStart:

@@ -11,15 +11,15 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.pipeline.driver.feed import Feed, check_joins
-from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.settings import Settings
-from tidemark.pipeline.driver.settings_check import BadTableSettings
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.positions import CatalogPositions
 from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.landing.feed import Feed, check_joins
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import Settings
+from tidemark.pipeline.landing.settings_check import BadTableSettings
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 
 
@@ -37,7 +37,7 @@ class IcebergLanding:
         self._databases = CapturedDatabases(outbox)
         clock = SystemClock()
         self._expiry = SnapshotExpiry(settings.log_keep_s, lambda: clock.wall_us() / USECS_PER_SECOND)
-        self._lake = self._opened()
+        self._lake = self._opened(None)
 
     @property
     def positions(self) -> CatalogPositions:
@@ -47,7 +47,7 @@ class IcebergLanding:
     def open(self, is_over: Callable[[], bool]) -> None:  # noqa: ARG002 - nothing here takes long
         """Open the lake anew."""
         self._lake.close()
-        self._lake = self._opened()
+        self._lake = self._opened(self._lake.positions.lake_id())
 
     def land(self, feed: Feed, replayable: Sequence) -> None:
         """Write a portion to the logs of its tables, and confirm it."""
@@ -80,9 +80,11 @@ class IcebergLanding:
     def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
         """Do nothing: the stream itself expires snapshots."""
 
-    def _opened(self) -> IcebergLake:
+    def _opened(self, lake_id: str | None) -> IcebergLake:
         shapes = partial(shape_of, types=self._databases.types)
-        lake = IcebergLake(self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry)
+        lake = IcebergLake(
+            self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry, lake_id=lake_id
+        )
         self._progress.record_tables(lake.positions.tables)
         return lake
 

@@ -3,8 +3,8 @@
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.portions import ITEMS, PORTION_BYTES
 from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.landing.portions import ITEMS, PORTION_BYTES
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.wire.values import HEADER_BYTES
 

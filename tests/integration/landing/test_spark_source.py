@@ -16,8 +16,8 @@ from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import BEFORE_ALL, NOTHING, Applied
-from tidemark.pipeline.driver.feed import Feed, LakeGap, check_complete, check_joins, make_feed
-from tidemark.pipeline.driver.portions import PORTION_BYTES, feeds
+from tidemark.pipeline.landing.feed import Feed, LakeGap, check_complete, check_joins, make_feed
+from tidemark.pipeline.landing.portions import PORTION_BYTES, feeds
 from tidemark.pipeline.source.format import OutboxSource, spark_schema
 from tidemark.pipeline.source.offsets import Offset, OffsetMovedBack, OutboxReplaced
 from tidemark.pipeline.source.opened_values import in_order

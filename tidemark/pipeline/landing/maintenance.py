@@ -34,11 +34,11 @@ from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged, Table
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, last_checkpoint
 from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
-from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.sinks.table_writes import NO_UPKEEP, Upkeep
 from tidemark.pipeline.storage.store_errors import StoreUnavailable, store_failure

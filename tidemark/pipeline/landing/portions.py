@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.feed import Feed, check_complete, make_feed
+from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.opened_values import in_order
 from tidemark.wire.outbox import OutboxValue

@@ -11,17 +11,17 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, keep_hours
-from tidemark.pipeline.driver.deferred_replicas import DeferredReplicas
-from tidemark.pipeline.driver.feed import Feed, check_joins
-from tidemark.pipeline.driver.maintenance import Maintenance
-from tidemark.pipeline.driver.paused_tables import PausedTables
-from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
-from tidemark.pipeline.driver.settings import Settings, paused_bytes
-from tidemark.pipeline.driver.settings_check import check_settings, check_source, unmatched_patterns
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
+from tidemark.pipeline.landing.feed import Feed, check_joins
+from tidemark.pipeline.landing.maintenance import Maintenance
+from tidemark.pipeline.landing.paused_tables import PausedTables
+from tidemark.pipeline.landing.progress import PipelineProgress, faults_of, report_changes
+from tidemark.pipeline.landing.settings import Settings, paused_bytes
+from tidemark.pipeline.landing.settings_check import check_settings, check_source, unmatched_patterns
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 

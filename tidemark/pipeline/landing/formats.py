@@ -6,11 +6,11 @@ from tidemark.io.host.extras import ICEBERG
 from tidemark.io.host.logs import Log
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
-from tidemark.pipeline.driver.delta_landing import DeltaLanding
-from tidemark.pipeline.driver.landing import Landing
-from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.settings import LakeFormat, Settings
 from tidemark.pipeline.lake.lake_kind import has_catalog, has_delta_positions
+from tidemark.pipeline.landing.delta_landing import DeltaLanding
+from tidemark.pipeline.landing.landing import Landing
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import LakeFormat, Settings
 from tidemark.pipeline.storage.stores import is_remote
 
 IN_FOLDERS = "the catalog of a lake of Iceberg tables is a file: give a folder of a local file system"
@@ -34,7 +34,7 @@ def opened_landing(settings: Settings, outbox: OutboxReader, progress: PipelineP
         raise OtherFormat(f"{settings.lake} is a lake of Delta tables, and --format is iceberg")
     ICEBERG.require()
     # NB: the extra is optional, so its packages are imported only here.
-    landing: Landing = import_module("tidemark.pipeline.driver.iceberg_landing").IcebergLanding(
+    landing: Landing = import_module("tidemark.pipeline.landing.iceberg_landing").IcebergLanding(
         settings, outbox, progress, log
     )
     return landing

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.slices import KeptBytes, table_slice
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.landing.slices import KeptBytes, table_slice
 from tidemark.pipeline.sinks.sinks import Lake
 
 

@@ -20,10 +20,10 @@ from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
-from tidemark.pipeline.driver.feed import Feed
-from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.landing.feed import Feed
+from tidemark.pipeline.landing.metrics import PipelineMetrics
 
 Tables = Mapping[TableId, TablePosition]
 

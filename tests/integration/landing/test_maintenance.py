@@ -15,15 +15,15 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
-from tidemark.pipeline.driver import maintenance as maintenance_thread
-from tidemark.pipeline.driver.maintenance import Maintenance
-from tidemark.pipeline.driver.metrics import MAINTENANCE_CONFLICTS, MAINTENANCE_FAILURES, PipelineMetrics
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing import maintenance as maintenance_thread
+from tidemark.pipeline.landing.maintenance import Maintenance
+from tidemark.pipeline.landing.metrics import MAINTENANCE_CONFLICTS, MAINTENANCE_FAILURES, PipelineMetrics
 from tidemark.pipeline.merge import clustering
 from tidemark.pipeline.sinks.sinks import Lake
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.driver.feed import Feed
 from tidemark.pipeline.lake.positions import TableId, TablePosition
+from tidemark.pipeline.landing.feed import Feed
 
 
 class LakePositions(Protocol):

@@ -15,9 +15,9 @@ from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.resume_requests import close_request, is_requested, request_resume, requested_keys
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.slices import KeptBytes, table_slice
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import FaultKind
+from tidemark.pipeline.landing.slices import KeptBytes, table_slice
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
 
