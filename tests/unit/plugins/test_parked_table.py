@@ -98,6 +98,26 @@ def test_requests_and_failures_are_counted_and_a_damaged_ledger_is_counted_again
     assert parked_ledger(store).requested == 0
 
 
+@pytest.mark.feature("P16")
+def test_a_damaged_change_blocks_no_other_and_is_dropped_with_all(store: StateStore) -> None:
+    park(store, change(100), change(200))
+    with store.transaction(None) as transaction:
+        key, value = next(iter(transaction.stored("parked")))
+        transaction.store("parked", key, value[:-1] + bytes([value[-1] ^ 1]))
+    with store.transaction(None) as transaction:
+        table = ParkedTable(transaction)
+        assert table.damaged() == [f"relation {relation().oid} of shop at 1:0/64:1"]
+        assert (table.request(None), table.request([2])) == (1, 1)
+    assert park(store, change(100, LATER), change(300)) == [3, 4]
+    assert numbers(store) == [3, 2, 4]
+    assert parked_ledger(store).count == 4
+    with store.transaction(None) as transaction:
+        assert ParkedTable(transaction).drop([2]) == 1
+        assert ParkedTable(transaction).drop(None) == 3
+    assert parked_ledger(store) == ParkedLedger(4)
+    assert park(store, change(100, LATER)) == [5]
+
+
 def test_rows_of_a_copy_that_begins_again_are_dropped_alone(store: StateStore) -> None:
     other = replace(change(400), relation=relation("other", 9))
     park(store, replace(change(100), op="c"), change(200), replace(other, op="c"))

@@ -12,6 +12,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import Op
 from tidemark.model.errors import ConfigError, ConsumerFailed
+from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Position
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.parked import ParkedChange, ParkedLedger, SkipLog, SkippedChange, decode_parked, encode_parked
@@ -56,6 +57,10 @@ class ParkedTable:
         """Yield the parked changes in the order of the stream."""
         return (change for _, change, _ in self._entries())
 
+    def damaged(self) -> list[str]:
+        """Return the places of the changes that cannot be read: only `drop` without numbers deletes them."""
+        return [_described(key) for key, _, change, _ in self._stored() if change is None]
+
     def requested(self) -> Iterator[tuple[ParkedChange, bytes]]:
         """Yield the changes that are to be handed over again, each with its row."""
         return ((change, row) for _, change, row in self._entries() if change.is_requested)
@@ -96,9 +101,15 @@ class ParkedTable:
         return self._rewrite(numbers, lambda each: replace(each, is_requested=True))
 
     def drop(self, numbers: Collection[int] | None) -> int:
-        """Delete changes, None: all; return how many. Raise `UnknownParked`."""
+        """Delete changes, None: all, the damaged ones too; return how many. Raise `UnknownParked`."""
         self._check(numbers)
-        return self.discard(numbers)
+        if numbers is not None:
+            return self.discard(numbers)
+        keys = [key for key, _ in self._transaction.stored(TABLE)]
+        for key in keys:
+            self._transaction.store(TABLE, key, None)
+        self._transaction.put(PARKED, ParkedLedger(self.ledger().last_number))
+        return len(keys)
 
     def discard(self, numbers: Collection[int] | None) -> int:
         """Delete those of the changes that are still there; return how many."""
@@ -135,14 +146,20 @@ class ParkedTable:
         self._transaction.put(SKIPPED, self.skips().with_one_more(skipped))
 
     def _entries(self) -> Iterator[tuple[bytes, ParkedChange, bytes]]:
-        return ((key, *decode_parked(stored)) for key, stored in self._transaction.stored(TABLE))
+        return ((key, change, row) for key, _, change, row in self._stored() if change is not None)
+
+    def _stored(self) -> Iterator[tuple[bytes, int, ParkedChange | None, bytes]]:
+        """Yield keys, sizes, and the changes with their rows; None: the value is damaged."""
+        for key, stored in self._transaction.stored(TABLE):
+            change, row = _readable(stored)
+            yield key, len(stored), change, row
 
     def _measured(self) -> ParkedLedger:
         number = count = byte_count = requested = 0
-        for _, stored in self._transaction.stored(TABLE):
-            change, _ = decode_parked(stored)
-            number, count = max(number, change.number), count + 1
-            byte_count, requested = byte_count + len(stored), requested + change.is_requested
+        for _, size, change, _ in self._stored():
+            count, byte_count = count + 1, byte_count + size
+            if change is not None:
+                number, requested = max(number, change.number), requested + change.is_requested
         return ParkedLedger(number, count, byte_count, requested)
 
     def _place(self, change: ParkedChange) -> tuple[bytes, tuple[ParkedChange, int] | None]:
@@ -155,7 +172,9 @@ class ParkedTable:
             key = place + _COPY.pack(copy) + database
             if key not in there:
                 return key, None
-            known, _ = decode_parked(there[key])
+            known, _ = _readable(there[key])
+            if known is None:  # it stays, and so does the change beside it
+                continue
             if known.epoch < change.epoch:
                 return key, (known, len(there[key]))
         raise ParkedFull(f"{COPIES_MAX} rows of {change.table} at {at} are parked")
@@ -174,6 +193,21 @@ class ParkedTable:
         unknown = sorted({*(numbers or ())} - {change.number for change in self.changes()})
         if unknown:
             raise UnknownParked(f"no parked change has the number {unknown[0]}")
+
+
+def _readable(stored: bytes) -> tuple[ParkedChange | None, bytes]:
+    try:
+        return decode_parked(stored)
+    except DamagedValue:
+        return None, b""
+
+
+def _described(key: bytes) -> str:
+    """Return the place of a change for people, from its key: its value is damaged."""
+    timeline, commit_lsn, ordinal, relation = _PLACE.unpack_from(key)
+    database = key[_PLACE.size + _COPY.size :].decode("utf-8", "surrogateescape")
+    at = Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+    return f"relation {relation} of {database} at {at}"
 
 
 def _is_before(change: ParkedChange, epoch: Epoch) -> bool:
