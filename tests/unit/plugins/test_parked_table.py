@@ -118,12 +118,13 @@ def test_a_damaged_change_blocks_no_other_and_is_dropped_with_all(store: StateSt
     assert park(store, change(100, LATER)) == [5]
 
 
-def test_rows_of_a_copy_that_begins_again_are_dropped_alone(store: StateStore) -> None:
-    other = replace(change(400), relation=relation("other", 9))
-    park(store, replace(change(100), op="c"), change(200), replace(other, op="c"))
+@pytest.mark.feature("P16")
+def test_a_copy_drops_what_its_rows_replace_and_nothing_else(store: StateStore) -> None:
+    other = replace(change(100), relation=relation("other", 9))
+    park(store, change(200), change(300), replace(change(400), op="c"), other)
     with store.transaction(None) as transaction:
-        assert ParkedTable(transaction).drop_of("shop", relation().oid, "c") == 1
-    assert numbers(store) == [2, 3]
+        assert ParkedTable(transaction).drop_of("shop", relation().oid, change(200).position) == 2
+    assert sorted(numbers(store)) == [2, 4]
 
 
 def test_a_skipped_change_that_comes_again_is_counted_once(store: StateStore) -> None:

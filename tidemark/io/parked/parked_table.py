@@ -115,10 +115,13 @@ class ParkedTable:
         """Delete those of the changes that are still there; return how many."""
         return self._rewrite(numbers, lambda _: None)
 
-    def drop_of(self, database: str, relation: int, op: str) -> int:
-        """Delete the parked changes of one kind of a table, whose rows come again; return how many."""
-        wanted = (op, database, relation)
-        return self.discard([each.number for each in self.changes() if _owner(each) == wanted])
+    def drop_of(self, database: str, relation: int, upto: Position) -> int:
+        """Delete the copied rows of a table, and its changes up to a position: a copy has their rows; return how many.
+
+        Otherwise a retry puts an older row over that of the copy.
+        """
+        found = [each for each in self.changes() if (each.database, each.relation.oid) == (database, relation)]
+        return self.discard([each.number for each in found if each.op == Op.COPY.value or each.position <= upto])
 
     def latest_after(self, confirmed: Position | None, epoch: Epoch) -> Position | None:
         """Return the last position of the stream's changes that were parked before `epoch` and not confirmed."""
@@ -212,10 +215,6 @@ def _described(key: bytes) -> str:
 
 def _is_before(change: ParkedChange, epoch: Epoch) -> bool:
     return change.op != Op.COPY.value and change.epoch < epoch
-
-
-def _owner(change: ParkedChange) -> tuple[str, str, int]:
-    return change.op, change.database, change.relation.oid
 
 
 def parked_ledger(store: StateStore) -> ParkedLedger:
