@@ -10,9 +10,11 @@ import pytest
 from tests.support.forged.groups import position, relation
 from tests.unit.engine.test_poison import batch_at
 from tests.unit.plugins.test_group_transforms import EPOCH
+from tidemark import FlatJson
 from tidemark.io.parked.parked_table import ParkedFull, ParkedTable, UnknownParked, parked_ledger
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import Op
 from tidemark.model.lsn import SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch
 from tidemark.runtime.plugins.poison_handling import batch_of, parked_change, row_bytes
@@ -121,7 +123,7 @@ def test_a_damaged_change_blocks_no_other_and_is_dropped_with_all(store: StateSt
 @pytest.mark.feature("P16")
 def test_a_copy_drops_what_its_rows_replace_and_nothing_else(store: StateStore) -> None:
     other = replace(change(100), relation=relation("other", 9))
-    park(store, change(200), change(300), replace(change(400), op="c"), other)
+    park(store, change(200), change(300), replace(change(400), op=Op.COPY.value), other)
     with store.transaction(None) as transaction:
         assert ParkedTable(transaction).drop_of("shop", relation().oid, change(200).position) == 2
     assert sorted(numbers(store)) == [2, 4]
@@ -146,6 +148,8 @@ def test_a_parked_batch_is_the_batch_again_with_the_epoch_of_its_process() -> No
     )  # fmt: skip
     assert (found.epoch, found.parked_number, found.position) == (LATER, 7, poison.position)
     assert found.arrow.equals(poison.arrow)
+    assert [each.parked_number for each in (*found, *FlatJson().serialized(found, 0))] == [7, 7]
+    assert [each.parked_number for each in (*poison, *FlatJson().serialized(poison, 0))] == [0, 0]
     for cut in range(len(stored)):
         with pytest.raises(DamagedValue):
             decode_parked(stored[:cut])

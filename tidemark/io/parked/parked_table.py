@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.change import Op
 from tidemark.model.errors import ConfigError, ConsumerFailed
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Position
@@ -21,6 +20,7 @@ from tidemark.wire.state import PARKED, SKIPPED, DamagePolicy
 TABLE = "parked"
 _PLACE = struct.Struct(">IQQI")  # timeline, commit LSN, ordinal, relation
 _COPY = struct.Struct(">H")
+COPIED_OP = "c"  # of `Op`, whose module loads Arrow: not for `cdcctl`
 COPIES_MAX = 0xFFFF  # rows of one position and relation
 
 
@@ -121,7 +121,7 @@ class ParkedTable:
         Otherwise a retry puts an older row over that of the copy.
         """
         found = [each for each in self.changes() if (each.database, each.relation.oid) == (database, relation)]
-        return self.discard([each.number for each in found if each.op == Op.COPY.value or each.position <= upto])
+        return self.discard([each.number for each in found if each.op == COPIED_OP or each.position <= upto])
 
     def latest_after(self, confirmed: Position | None, epoch: Epoch) -> Position | None:
         """Return the last position of the stream's changes that were parked before `epoch` and not confirmed."""
@@ -214,7 +214,7 @@ def _described(key: bytes) -> str:
 
 
 def _is_before(change: ParkedChange, epoch: Epoch) -> bool:
-    return change.op != Op.COPY.value and change.epoch < epoch
+    return change.op != COPIED_OP and change.epoch < epoch
 
 
 def parked_ledger(store: StateStore) -> ParkedLedger:
