@@ -131,10 +131,20 @@ class PoolConsumer:
         return False
 
     def retry_parked(self) -> bool:
-        """Hand parked changes over again, each alone, with everything before it finished. They confirm themselves."""
-        for parked in self._retries.due():
-            if self._pool.submit([(RetriedChange(parked, self._processing, self._retries), None)], 0):
-                self._pending.append(_PendingGroup(None, self._submitted_changes))
+        """Hand a parked change over again, alone, with everything before it finished. It confirms itself."""
+        parked = self._retries.next_due()
+        if parked is None:
+            return False
+        retried = RetriedChange(parked, self._processing, self._retries)
+        if not self._pool.submit([(retried, None)], parked.batch.arrow.nbytes):
+            return False
+        self._pending.append(_PendingGroup(None, self._submitted_changes))
+        self._pool.wait_below(self._bytes_max)
+        return True
+
+    @property
+    def is_retrying(self) -> bool:
+        """Return false: changes that are handed over again confirm themselves."""
         return False
 
     def alive(self) -> bool:

@@ -76,4 +76,8 @@ class PoisonConsumer(GroupConsumer, Protocol):
         """
 
     def retry_parked(self) -> bool:
-        """Process parked changes again that an operator requested; return whether it has yet to confirm one."""
+        """Process the next parked change again that an operator requested; return whether there was one."""
+
+    @property
+    def is_retrying(self) -> bool:
+        """Return whether it has yet to confirm one of these changes."""

@@ -214,7 +214,7 @@ def test_an_error_of_the_state_after_a_retry_is_none_of_the_consumer(
         captures.target, transforms_of(), None, SystemClock(), poison=captures.poison(epoch), retries=retries
     )
     made.on_assigned(Partition(store.identity.system_identifier), epoch, store.view().start)
-    assert made.retry_parked()
+    assert (made.retry_parked(), made.is_retrying) == (True, True)
     captures.target.confirms = True
     store.begin_epoch(OWNER)  # another process delivers now
     with pytest.raises(PoisonUnrecorded, match="parked changes that were handled: epoch"):
@@ -222,6 +222,22 @@ def test_an_error_of_the_state_after_a_retry_is_none_of_the_consumer(
     assert captures.target.ids == [2, 1, 3]
     assert retries.is_waiting, "it is still to be deleted"
     assert captures.left_out == [1]
+
+
+@pytest.mark.feature("P16")
+def test_requested_changes_are_handed_over_one_a_call(store: StateStore, captures: PoisonCaptures) -> None:
+    captures.target.refuses = {1, 2, 3}
+    assert captures.deliver(*range(1, 5))
+    captures.target.refuses = set()
+    epoch = store.begin_epoch(OWNER)
+    with store.transaction(epoch) as transaction:
+        ParkedTable(transaction).request(None)
+    context = CaptureContext(store, Metrics("main"), LibraryLog())
+    made = PluginConsumer(captures.target, transforms_of(), None, SystemClock(), retries=ParkedRetries(context, epoch))
+    made.on_assigned(Partition(store.identity.system_identifier), epoch, store.view().start)
+    assert (made.retry_parked(), captures.target.ids, captures.left_out) == (True, [4, 1], [2, 3])
+    assert [made.retry_parked() for _ in range(3)] == [True, True, False]
+    assert (captures.target.ids, captures.left_out) == ([4, 1, 2, 3], [])
 
 
 @pytest.mark.feature("P16")

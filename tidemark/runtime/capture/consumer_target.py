@@ -243,8 +243,11 @@ class ConsumerTarget:
         """Let the consumer process parked changes again; return whether it has yet to confirm one."""
         if self._isolating is None:
             return False
-        with self._liveness.calling("retry_parked"):
-            return self._isolating.retry_parked()
+        has_more = True
+        while has_more and not self._stopping.is_set():
+            with self._liveness.calling("retry_parked"):
+                has_more = self._isolating.retry_parked()
+        return self._isolating.is_retrying
 
     def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep, upto: Position) -> None:
         """Drop parked changes of a table whose rows come again: its last copy, and the stream below the new one."""

@@ -95,18 +95,23 @@ class PluginConsumer:
         return True
 
     def retry_parked(self) -> bool:
-        """Deliver parked changes again, once; they stay in the table until the plug-in has confirmed them."""
-        if self._retries is None:
+        """Deliver a parked change again, once; it stays in the table until the plug-in has confirmed it."""
+        parked = None if self._retries is None else self._retries.next_due()
+        if self._retries is None or parked is None:
             return False
-        for parked in self._retries.due():
-            try:
-                confirms = self._deliver((parked.batch,), self._last_position)
-            except Exception as error:  # noqa: BLE001 - the plug-in's own: the operator asked whether it can handle it now
-                self._retries.failed(parked, error)
-            else:
-                self._retries.delivered(parked)
-                self._answered(confirms)
-        return self._retries.is_waiting
+        try:
+            confirms = self._deliver((parked.batch,), self._last_position)
+        except Exception as error:  # noqa: BLE001 - the plug-in's own: the operator asked whether it can handle it now
+            self._retries.failed(parked, error)
+        else:
+            self._retries.delivered(parked)
+            self._answered(confirms)
+        return True
+
+    @property
+    def is_retrying(self) -> bool:
+        """Return whether the plug-in has yet to confirm a change that it got again."""
+        return self._retries is not None and self._retries.is_waiting
 
     def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
         """Revoke the capture from the plug-in."""

@@ -4,10 +4,12 @@ Nothing that is stored or logged here was not in front of the handler: batches c
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from typing import Self
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.context import CaptureContext
 from tidemark.wire.parked import ParkedChange, SkippedChange
 
+RETRIES_READ_MAX = 100  # requested changes in memory
 RETRY_POLL_S = 1.0  # how often the table is asked for requests, at most
 
 
@@ -192,6 +195,7 @@ class ParkedRetries:
         self._clock = SystemClock()
         self._asked_s = -RETRY_POLL_S
         self._has_warned = False  # of damaged changes
+        self._due: deque[ParkedBatch] = deque()
         self._taken: set[int] = set()  # by the consumer, which has not ended with them
         self._delivered: set[int] = set()  # of these: handed over and not confirmed yet
         self._lock = threading.Lock()
@@ -201,33 +205,41 @@ class ParkedRetries:
         """Return whether the consumer has changes that it has not confirmed."""
         return bool(self._delivered)
 
-    def due(self) -> list[ParkedBatch]:
-        """Return the changes to hand over again: those that were requested, and whose groups are confirmed."""
+    def next_due(self) -> ParkedBatch | None:
+        """Return the next change to hand over again: it was requested, and its group is confirmed."""
+        if not self._due:
+            self._read_due()
+        return self._due.popleft() if self._due else None
+
+    def _read_due(self) -> None:
         now_s = self._clock.monotonic_s()
         if now_s - self._asked_s < RETRY_POLL_S:
-            return []
+            return
         self._asked_s = now_s
+        with self._lock:
+            taken = {*self._taken}
         with self._store.reading() as transaction:
             table = ParkedTable(transaction)
             if not table.ledger().requested:
-                return []
+                return
+            damaged = table.damaged()
             # A change that is not confirmed yet would come again in the stream after a crash.
             stored = transaction.delivered()
-            damaged = table.damaged()
-            found = [
+            found = (
                 ParkedBatch(change.number, batch_of(change, row, self._epoch))
                 for change, row in table.requested()
-                if stored is not None and change.position <= stored.pointer.position
-            ]
+                if stored is not None and change.position <= stored.pointer.position and change.number not in taken
+            )
+            self._due.extend(islice(found, RETRIES_READ_MAX))
         if damaged and not self._has_warned:
             self._has_warned = True
             self._log.error(
                 "parked changes are damaged and cannot be handed over; see `cdcctl parked list`", count=len(damaged)
             )
+        if len(self._due) == RETRIES_READ_MAX:
+            self._asked_s = -RETRY_POLL_S  # there may be more
         with self._lock:
-            due = [each for each in found if each.number not in self._taken]
-            self._taken |= {each.number for each in due}
-        return due
+            self._taken |= {each.number for each in self._due}
 
     def delivered(self, parked: ParkedBatch) -> None:
         """Record that the consumer has handled a change; it is deleted when that is confirmed."""
