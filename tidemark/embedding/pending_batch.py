@@ -147,10 +147,11 @@ class PendingBatch:
             assert isinstance(batch, Batch), "events are no part of a batch"
             self._units.extend(self._processing.units(batch))
         while self._units:
+            found = 0 if self._poison is None else self._poison.found
             handler(self._units[0][1])
-            if self._poison is not None:
-                self._poison.handled()
             self._units.popleft()
+            if self._poison is not None:
+                self._poison.handled(found)
 
 
 class RetriedChange:

@@ -110,7 +110,7 @@ class PoolConsumer:
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
         """Give groups to the pool up to the bound; confirm what is finished if that is due."""
         for group in groups:
-            if not self._submit(group) or self._pending_bytes > self._bytes_max:
+            if not self._submit(group) or (self._pending_bytes > self._bytes_max and not self.needs_more):
                 break
         return self._due() or False
 
@@ -119,6 +119,11 @@ class PoolConsumer:
         del partition
         self.flush()
         return self._due()
+
+    @property
+    def needs_more(self) -> bool:
+        """Return whether a change that failed waits for the next success."""
+        return self._poison.needs_success
 
     def isolate(self, error: Exception) -> bool:
         """Return false: the pool isolates changes, and no call here raises an error of the handler."""
@@ -145,8 +150,8 @@ class PoolConsumer:
 
     @property
     def is_flushed(self) -> bool:
-        """Return whether everything that is finished has been returned for confirmation."""
-        return self._confirmed_units == self._pool.settled_units
+        """Return whether everything that is finished, and may be confirmed, has been returned for confirmation."""
+        return self._confirmed_units == self._pool.settled_units or not self._poison.may_confirm
 
     def _submit(self, group: ChangeGroup) -> bool:
         self._databases.update({oid: known.name for oid, known in group.databases.items()})
@@ -162,7 +167,7 @@ class PoolConsumer:
     def _due(self) -> ChangeGroup | None:
         """Return the last group of the finished prefix, if it is to be confirmed now."""
         finished = self._pool.settled_units - self._confirmed_units
-        if not finished:
+        if not finished or not self._poison.may_confirm:  # NB: in this order, because a handler thread changes both
             return None
         changes_upto = self._pending[finished - 1].changes_upto
         changes = changes_upto - self._confirmed_changes

@@ -37,6 +37,11 @@ class CallPart:
         """How many changes and events it has."""
         return sum(len(item) if isinstance(item, Batch) else 1 for item in self.items)
 
+    @property
+    def has_changes(self) -> bool:
+        """Return whether it is more than events: a handler may ignore these, so they prove nothing."""
+        return any(isinstance(item, Batch) for item in self.items)
+
 
 class CallParts:
     """What is left to hand over, in order; a part that fails is narrowed down to the change that cannot be handled."""

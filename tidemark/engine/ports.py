@@ -65,6 +65,10 @@ class GroupConsumer(Protocol):
 class PoisonConsumer(GroupConsumer, Protocol):
     """A consumer that can leave a change out which it cannot handle. The application thread makes these calls too."""
 
+    @property
+    def needs_more(self) -> bool:
+        """Return whether it confirms nothing before a further change is handled: its bound of bytes does not apply."""
+
     def isolate(self, error: Exception) -> bool:
         """After the last retry of `on_events`: narrow down to the change that fails, or leave it out.
 

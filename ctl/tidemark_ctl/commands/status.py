@@ -9,7 +9,7 @@ from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics_ports import assigned_ports
-from tidemark.io.state.reader_holds import held_bytes, required_readers
+from tidemark.io.state.reader_holds import held_bytes, unconfirmed_values
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -93,8 +93,7 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
         "lag": {
             "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
-            "unconfirmed_values": ledger.head
-            - min((reader.applied for reader in required_readers(view.readers).values()), default=ledger.head),
+            "unconfirmed_values": unconfirmed_values(view.readers, ledger),
         },
         "outbox": {
             "id": view.identity.outbox_id,

@@ -29,7 +29,7 @@ def test_idle_time_confirms_and_trims_by_the_slowest_reader_and_moves_nothing_ba
         for lsn in (100, 200, 300):
             target.deliver(group(lsn))
         reader.confirm("spark", Sequence(4), Sequence(0))
-        assert settled() == (None, 0)
+        assert settled() == (0, 0)
         reader.confirm("other", Sequence(2), Sequence(2))
         assert settled() == (2, 0), "held by both, and spark may still ask for it"
         reader.confirm("other", Sequence(4), Sequence(4))
@@ -60,13 +60,14 @@ def test_no_transaction_begins_in_idle_time_in_which_no_reader_has_moved(
         for name in ("spark", "other"):
             reader.register(name)
         assert not begins()
-        reader.confirm("spark", Sequence(2), Sequence(2))
+        outbox_target(store, store.begin_epoch(OWNER), progress, stopping).deliver(group(200))
+        reader.confirm("spark", Sequence(4), Sequence(4))
         assert not begins(), "the other one holds it"
-        reader.confirm("other", Sequence(2), Sequence(0))
+        reader.confirm("other", Sequence(4), Sequence(0))
         assert begins()
         settle()
         assert not begins(), "what both hold is confirmed, and one may still ask for it"
-        reader.confirm("other", Sequence(2), Sequence(2))
+        reader.confirm("other", Sequence(4), Sequence(4))
         assert begins()
         settle()
         assert not begins()

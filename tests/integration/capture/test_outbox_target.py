@@ -45,6 +45,8 @@ from tidemark.runtime.capture.delivery import (
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
+from tidemark.wire.keys import named
+from tidemark.wire.state import CONFIRMED
 
 RECEIVED_LSN = 70_000
 COMMITTED_US = 100  # of `group(100)`
@@ -119,13 +121,15 @@ def shown(metrics: Metrics, name: str) -> float | None:
     return metrics.registry.get_sample_value(name, {CAPTURE_LABEL: IDENTITY.capture})
 
 
-def outbox_target(store: StateStore, epoch: Epoch, metrics: Metrics, stopping: threading.Event) -> OutboxTarget:
+def outbox_target(
+    store: StateStore, epoch: Epoch, metrics: Metrics, stopping: threading.Event, progress: Progress | None = None
+) -> OutboxTarget:
     return OutboxTarget(
         store,
         epoch,
         history=empty_history(store),
         selected_tables=SELECTED_TABLES,
-        progress=Progress(delivered=START),
+        progress=progress or Progress(delivered=START),
         metrics=metrics,
         log=get_log("test"),
         stopping=stopping,
@@ -180,6 +184,52 @@ def test_the_outbox_metrics_include_the_group_that_was_delivered_last(
         target.idle()
         assert shown(metrics, READER_LAG) == 2
         assert shown(metrics, OUTBOX_USED) == store.view().ledger.byte_count
+
+
+def test_values_that_a_late_reader_has_not_read_are_counted_and_idle_time_writes_nothing(
+    store: StateStore, epoch: Epoch, metrics: Metrics
+) -> None:
+    target = outbox_target(store, epoch, metrics, threading.Event())
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("query", is_required=False)
+        for lsn in (100, 200, 300):
+            target.deliver(group(lsn))
+            assert shown(metrics, READER_LAG) == 0, "no reader is required"
+        reader.confirm("query", Sequence(2), Sequence(2))
+        assert target.idle()
+        reader.register("late")
+        assert not target.idle()
+        with store.transaction(epoch) as transaction:
+            transaction.drop(CONFIRMED)
+        assert not target.idle(), "with nothing recorded, what is trimmed was confirmed"
+        target.deliver(group(400))
+        assert shown(metrics, READER_LAG) == 6
+        reader.confirm("late", Sequence(4), Sequence(4))
+        assert target.idle()
+        assert shown(metrics, READER_LAG) == 4
+
+
+def test_a_reader_without_which_more_was_confirmed_does_not_end_delivery_when_it_is_damaged(
+    store: StateStore, epoch: Epoch, metrics: Metrics
+) -> None:
+    progress = Progress(delivered=START)
+    target = outbox_target(store, epoch, metrics, threading.Event(), progress)
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("lake")
+        target.deliver(group(100))
+        reader.confirm("lake", Sequence(2), Sequence(2))
+        assert target.idle()
+        with store.transaction(epoch) as transaction:
+            transaction.drop_reader("lake")
+        reader.register("query", is_required=False)
+        target.deliver(group(200))
+        confirmed = progress.confirmed
+        assert confirmed is not None
+        assert confirmed == progress.delivered
+        with store.environment.write() as writing:
+            writing.put(named(store.scope, "query"), b"rubbish", db=store.environment.database("readers"))
+        target.deliver(group(300))
+    assert progress.confirmed == confirmed
 
 
 def test_slots_of_killed_readers_are_freed_every_few_seconds_and_no_more_often(

@@ -12,6 +12,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch
 from tidemark.model.mode import Stage
+from tidemark.model.position import NO_SEQUENCE
 from tidemark.wire.marker import MarkerKind
 
 RING_BYTES = 24 << 20
@@ -42,9 +43,10 @@ def write_rows(pair: Pair, first: int) -> int:
 
 
 def has_confirmed(pair: Pair) -> bool:
-    """Return whether there is a pointer for a confirm marker."""
+    """Return whether a value is confirmed, so that there is a new pointer for a confirm marker."""
     with StateStore.open(pair.sidecar.folder) as store:
-        return store.marks().confirmed is not None
+        confirmed = store.marks().confirmed
+    return confirmed is not None and confirmed.sequence > NO_SEQUENCE
 
 
 @pytest.mark.feature("I06")

@@ -122,7 +122,7 @@ def test_skipped_changes_leave_a_durable_record_and_a_failing_consumer_is_not_ta
     insert(sidecar, 100, 104)
     sidecar.ended(ExitCode.CONSUMER_FAILED, "4 changes in a row could not be handled, the last one of public.person")
     shown = json.loads(succeeded(cdcctl("parked", "list", "--state", sidecar.folder.root, "--json")).out)
-    assert (shown["parked"], shown["skipped"]["count"]) == ({}, 4)
+    assert (shown["parked"], shown["skipped"]["count"]) == ({}, 1), "those of the run are good or bad: unknown"
     assert "i of public.person in" in shown["skipped"]["latest"][0]
     assert shown["skipped"]["latest"][0].endswith(": KeyError")
     sidecar.options["TIDEMARK_POISON__IN_A_ROW_MAX"] = "10"
@@ -131,7 +131,7 @@ def test_skipped_changes_leave_a_durable_record_and_a_failing_consumer_is_not_ta
     insert(sidecar, 5, 5)
     sidecar.wait_until(lambda: ids(file) == [1, 3, 4, 5], "the others")
     again = json.loads(succeeded(cdcctl("parked", "list", "--state", sidecar.folder.root, "--json")).out)
-    assert again["skipped"]["count"] == 6, "what came again after the end is counted once"
+    assert again["skipped"]["count"] == 6, "what came again after the end"
 
 
 def test_a_builtin_consumer_refuses_a_policy_and_unknown_numbers_are_refused(sidecar: Sidecar) -> None:

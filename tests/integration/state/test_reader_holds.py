@@ -18,7 +18,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, StateError
 from tidemark.model.position import Sequence
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import OutboxLedger, Reader
+from tidemark.wire.state import CONFIRMED, OutboxLedger, Reader
 
 OUTBOX = 1 << 20
 NOTE = "n" * 20_000  # a group has 2 values, and about 21 kB
@@ -113,12 +113,48 @@ def test_readers_that_are_not_required_do_not_count_for_the_confirmed_position(s
         outbox.register("lake")
         confirm(outbox, "lake", 22)
         apply(state)
+        assert store.marks().horizon == marks.horizon, "and stays so"
+        deliver(state, 1 + GROUPS, 2)
+        assert store.marks().horizon == marks.horizon, "a required reader has not read so far"
+        confirm(outbox, "lake", 42)
+        apply(state)
         horizon = store.marks().horizon
         assert horizon is not None
-        assert horizon.sequence == 22, "a required one counts"
+        assert horizon.sequence == 42, "a required one counts"
         with store.transaction(None) as transaction:
             transaction.drop_reader("lake")
         assert store.marks().horizon == store.marks().delivered
+
+
+@pytest.mark.parametrize("recorded", ["an old position", "none"])
+def test_a_required_reader_that_begins_behind_trimmed_values_stops_no_delivery(
+    state: Path, outbox: OutboxReader, recorded: str
+) -> None:
+    """In a state whose confirmed position is older than its oldest value, too: earlier versions left such states."""
+    with StateStore.open(StateFolder(state)) as store:
+        deliver(state, 1, 5)
+        confirm(outbox, "lake", 4)
+        apply(state)
+        old = store.marks().confirmed
+        with store.transaction(None) as transaction:
+            transaction.drop_reader("lake")
+        outbox.register("query", is_required=False)
+        deliver(state, 6)
+        confirm(outbox, "query", 40)
+        apply(state)
+        assert old is not None
+        assert outbox.register("lake").applied == outbox.ledger().trimmed == 40 > old.sequence
+        with store.transaction(None) as transaction:
+            transaction.drop(CONFIRMED)
+            if recorded != "none":
+                transaction.put(CONFIRMED, old)
+        apply(state)
+        deliver(state, 6 + GROUPS, 1)
+        confirm(outbox, "lake", 42)
+        apply(state)
+        confirmed = store.marks().confirmed
+        assert confirmed is not None
+        assert confirmed.sequence == 42
 
 
 def test_without_a_required_reader_the_foremost_one_never_lapses(state: Path) -> None:

@@ -307,10 +307,11 @@ def test_a_group_without_values_is_confirmed_once_all_before_it_is(store: StateS
     deliver(store, 100, rows=0)
     assert store.view().confirmed is None, "a damaged reader may hold what it cannot tell"
     moved(store, lambda transaction: transaction.drop_reader("spark"))
+    before = store.view().delivered
     reader.register("spark")
     deliver(store, 200)
     deliver(store, 300, rows=0)
-    assert store.view().confirmed is None
+    assert store.view().confirmed == before, "what was confirmed while there was no reader"
     reader.confirm("spark", Sequence(2), Sequence(2))
     idle = deliver(store, 400, rows=0)
     assert store.view().confirmed == idle
@@ -395,10 +396,8 @@ def test_a_damaged_confirmation_halts_if_a_reader_is_damaged_or_has_confirmed_no
 ) -> None:
     first = deliver(store, 100)
     deliver(store, 200)
-    damage(store, CONFIRMED.name)
-    with pytest.raises(DamagedValue, match="confirmed"):
-        store.view()
     reader.register("spark")
+    damage(store, CONFIRMED.name)
     with pytest.raises(DamagedValue, match="confirmed"):
         store.view()
     reader.confirm("spark", Sequence(2), Sequence(0))
@@ -409,6 +408,32 @@ def test_a_damaged_confirmation_halts_if_a_reader_is_damaged_or_has_confirmed_no
     damage(store, "spark", "readers")
     with pytest.raises(DamagedValue, match="confirmed"):
         store.view()
+
+
+@pytest.mark.feature("I24")
+def test_a_damaged_confirmation_is_derived_from_the_delivered_position_if_no_reader_is_required(
+    store: StateStore, reader: OutboxReader
+) -> None:
+    reader.register("query", is_required=False)
+    deliver(store, 100)
+    damage(store, CONFIRMED.name)
+    delivered = store.view().delivered
+    assert store.view().confirmed == delivered
+    reader.register("spark")
+    assert store.view().confirmed == delivered, "and is whole again"
+
+
+def test_a_required_reader_is_registered_if_the_position_derived_from_the_outbox_is_before_the_confirmed_one(
+    store: StateStore, reader: OutboxReader
+) -> None:
+    reader.register("spark")
+    deliver(store, 100)
+    reader.confirm("spark", Sequence(2), Sequence(0))
+    confirmed = deliver(store, 200, rows=0)
+    moved(store, lambda transaction: transaction.drop_reader("spark"))
+    damage(store, DELIVERED.name)
+    reader.register("spark")
+    assert store.view().confirmed == confirmed
 
 
 @pytest.mark.feature("I24")

@@ -109,7 +109,13 @@ def test_handler_serializer_and_order_choose_what_is_called_and_how_many_at_a_ti
         assert positions == sorted(positions)
 
 
-def new_consumer(pool: HandlerPool[PoolPart], order: Order, processing: Processing, store: StateStore) -> PoolConsumer:
+def new_consumer(
+    pool: HandlerPool[PoolPart],
+    order: Order,
+    processing: Processing,
+    store: StateStore,
+    poison: PoisonHandling | None = None,
+) -> PoolConsumer:
     context = CaptureContext(store, Metrics("main"), LibraryLog())
     return PoolConsumer(
         pool,
@@ -121,7 +127,7 @@ def new_consumer(pool: HandlerPool[PoolPart], order: Order, processing: Processi
         takes_events=False,
         plans=None,
         processing=processing,
-        poison=PoisonHandling.of(PoisonConfig(), context, EPOCH),
+        poison=poison or PoisonHandling.of(PoisonConfig(), context, EPOCH),
         retries=ParkedRetries(context, EPOCH),
         log=context.log,
     )

@@ -160,11 +160,13 @@ class LeavingOut:
     """Keeps what is left out."""
 
     isolates = True
+    may_confirm = True
+    found = 0
 
     def __init__(self) -> None:
         self.left_out: list[Batch] = []
 
-    def handled(self) -> None:
+    def handled(self, found: int) -> None:
         pass
 
     def leave_out(self, poison: Batch, error: Exception) -> None:

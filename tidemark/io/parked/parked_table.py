@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.change import Op
 from tidemark.model.errors import ConfigError, ConsumerFailed
+from tidemark.model.position import Epoch, Position
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.parked import ParkedChange, ParkedLedger, SkipLog, SkippedChange, decode_parked, encode_parked
 from tidemark.wire.state import PARKED, SKIPPED, DamagePolicy
@@ -107,6 +109,19 @@ class ParkedTable:
         wanted = (op, database, relation)
         return self.discard([each.number for each in self.changes() if _owner(each) == wanted])
 
+    def latest_after(self, confirmed: Position | None, epoch: Epoch) -> Position | None:
+        """Return the last position of the stream's changes that were parked before `epoch` and not confirmed."""
+        found = [each.position for each in self.changes() if _is_before(each, epoch)]
+        return max((at for at in found if confirmed is None or at > confirmed), default=None)
+
+    def drop_between(self, after: Position | None, upto: Position, epoch: Epoch) -> int:
+        """Delete the stream's changes in a range that were parked before `epoch`, not in it; return how many.
+
+        They came again and were handled. The rows of a copy come again only with the whole copy: see `drop_of`.
+        """
+        found = [each for each in self.changes() if _is_before(each, epoch) and each.position <= upto]
+        return self.discard([each.number for each in found if after is None or each.position > after])
+
     def skips(self) -> SkipLog:
         """Return the latest skipped changes; damaged: none."""
         try:
@@ -159,6 +174,10 @@ class ParkedTable:
         unknown = sorted({*(numbers or ())} - {change.number for change in self.changes()})
         if unknown:
             raise UnknownParked(f"no parked change has the number {unknown[0]}")
+
+
+def _is_before(change: ParkedChange, epoch: Epoch) -> bool:
+    return change.op != Op.COPY.value and change.epoch < epoch
 
 
 def _owner(change: ParkedChange) -> tuple[str, str, int]:

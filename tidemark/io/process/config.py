@@ -139,7 +139,7 @@ class PoisonConfig:
 
     policy: Literal["fail", "skip", "park"] = "fail"
     parked_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 30)] = 64 << 20
-    in_a_row_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
+    in_a_row_max: Annotated[int, Meta(ge=1, le=1000)] = 10  # they are kept in memory until the next success
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
 from tidemark.io.state.schema_values import decode_schema
+from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
@@ -185,6 +186,8 @@ class OutboxReader(OpenedState):
                 return READER.decode(stored)
             if transaction.stat(database)["entries"] >= READERS_REGISTERED_MAX:
                 raise StateError(f"{READERS_REGISTERED_MAX} readers are registered", hint="`cdcctl reader drop` one")
+            if is_required:
+                StateTransaction(self.environment, transaction, self.scope, self.identity, {}).keep_confirmed()
             trimmed = self._ledger(transaction).trimmed
             registered = Reader(trimmed, trimmed, self._clock.wall_us(), is_required)
             transaction.put(key, READER.encode(registered), db=database)

@@ -7,8 +7,8 @@ If no reader is required, none lapses before the outbox is full: another reader 
 
 from collections.abc import Mapping
 
-from tidemark.model.position import Sequence
-from tidemark.wire.state import Identity, OutboxLedger, Reader
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.wire.state import Identity, OutboxLedger, Reader, Watermark
 
 HOLD_SHARE = 4  # a reader may hold a quarter of the outbox, unless `reader.hold_bytes` is set
 HOLD_SHARE_MAX = 2  # at most half of it: the rest is for those that read
@@ -36,6 +36,22 @@ def active_readers(readers: Readers) -> dict[str, Reader]:
 def required_readers(readers: Readers) -> dict[str, Reader]:
     """Return the readers that count for the confirmed position; without any, confirmed follows delivered."""
     return {name: reader for name, reader in active_readers(readers).items() if reader.is_required}
+
+
+def confirmable(readers: Readers, ledger: OutboxLedger, confirmed: Watermark | None) -> Sequence | None:
+    """Return what all required readers have applied, if it is more than is confirmed; None: it is not.
+
+    Trimmed values are confirmed, even if the watermark is before them: earlier versions left such states.
+    """
+    applied = min((reader.applied for reader in required_readers(readers).values()), default=NO_SEQUENCE)
+    known = max(confirmed.sequence if confirmed is not None else NO_SEQUENCE, ledger.trimmed)
+    return applied if applied > known else None
+
+
+def unconfirmed_values(readers: Readers, ledger: OutboxLedger) -> int:
+    """Return how many values of the outbox some required reader has not applied."""
+    applied = min((reader.applied for reader in required_readers(readers).values()), default=ledger.head)
+    return ledger.head - max(applied, ledger.trimmed)
 
 
 def held_bytes(readers: Readers, ledger: OutboxLedger) -> dict[str, int]:

@@ -16,6 +16,7 @@ from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.reader_holds import (
     active_readers,
     applied_by_awaited,
+    confirmable,
     hold_bytes_max,
     lapsing,
     mark_bytes,
@@ -242,35 +243,44 @@ class StateTransaction:
         active = active_readers(readers)
         if not active:
             return ledger
-        self._move_confirmed(ledger, required_readers(readers))
+        self._move_confirmed(confirmable(readers, ledger, self.confirmed()))
         trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in active.values()))
         if trimmed != ledger:
             self.put(LEDGER, trimmed)
         return trimmed
 
-    def _move_confirmed(self, ledger: OutboxLedger, required: Mapping[str, Reader]) -> None:
-        if not required:
-            return
-        applied = min(reader.applied for reader in required.values())
-        confirmed = self.confirmed()
-        if applied > (confirmed.sequence if confirmed else ledger.trimmed):
+    def _move_confirmed(self, applied: Sequence | None) -> None:
+        if applied is not None:
             header = self.outbox.header(applied)
             if header is None or not header.ends_group:
                 raise StateError(f"readers confirmed {applied}, which is not the end of a group in the outbox")
             self.put(CONFIRMED, Watermark(header.pointer, applied, header.commit_time_us))
+
+    def keep_confirmed(self) -> None:
+        """Before a required reader is added: if none is there, store what counts as confirmed until then.
+
+        Other hosts may know it, and the WAL before it may be gone: the horizon does not move back to the new reader.
+        """
+        delivered, confirmed = self.delivered(), self.confirmed()
+        if delivered is None or required_readers(self.readers()[0]):
+            return
+        if confirmed is None or confirmed.pointer.position <= delivered.pointer.position:
+            self.put(CONFIRMED, delivered)
 
     def delivered(self) -> Watermark | None:
         """Return the delivered watermark; damaged: derived from the outbox's last value."""
         return self._derived(DELIVERED)
 
     def confirmed(self) -> Watermark | None:
-        """Return what all required readers have confirmed; damaged: derived from them."""
+        """Return what all required readers have confirmed; damaged: derived from them, or delivered without any."""
         try:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            counted = required_readers(readers).values()
-            applied = min((reader.applied for reader in counted), default=NO_SEQUENCE)
+            required = required_readers(readers).values()
+            if not required:
+                return self.delivered()
+            applied = min(reader.applied for reader in required)
             header = self.outbox.header(applied)
             if damaged or header is None:
                 raise

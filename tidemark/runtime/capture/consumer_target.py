@@ -30,7 +30,7 @@ from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, Op, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid, Xid
-from tidemark.model.position import Epoch, Partition
+from tidemark.model.position import Epoch, Partition, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.confirming import Confirming
 from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep
@@ -102,10 +102,15 @@ class ConsumerTarget:
         self._accepted: list[_Offered] = []
         self._unconfirmed_bytes = 0  # of the accepted ones
         self._confirming = Confirming(self._store_confirmed)
+        self._parked_upto: Position | None = None  # of changes that were parked and not confirmed before the start
         self._partition = Partition(store.identity.system_identifier)
 
     def begin(self) -> None:
         """Assign the partition to the consumer."""
+        with self._store.reading() as transaction:
+            stored = transaction.delivered()
+            at = None if stored is None else stored.pointer.position
+            self._parked_upto = ParkedTable(transaction).latest_after(at, self._epoch)
         with self._liveness.calling("on_assigned"):
             self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
 
@@ -159,7 +164,7 @@ class ConsumerTarget:
         self._confirming.check()
         self._waiting.append(offered)
         refusals = 0
-        while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+        while self._waiting or (self._unconfirmed_bytes > self._unconfirmed_bytes_max and not self._needs_more):
             if self._offer():
                 refusals = 0
                 if self._confirming.byte_count > self._unconfirmed_bytes_max:
@@ -173,6 +178,11 @@ class ConsumerTarget:
                 )
             if self._stopping.wait(min(SPACE_WAIT_MAX_S, SPACE_WAIT_FIRST_S * refusals)):
                 raise Stopped
+
+    @property
+    def _needs_more(self) -> bool:
+        """Return whether the consumer can confirm only after more changes."""
+        return self._isolating is not None and self._isolating.needs_more
 
     def _offer(self) -> bool:
         """Call the consumer until it returns; return whether it accepted or confirmed anything."""
@@ -245,6 +255,18 @@ class ConsumerTarget:
         if dropped:
             self._log.info("parked rows of a copy that begins again are dropped", relation=relation, count=dropped)
 
+    def _drop_delivered(self, transaction: StateTransaction, upto: Position) -> None:
+        """Drop changes that were parked before the start, never confirmed, and delivered now."""
+        before = transaction.delivered()
+        if self._parked_upto is None:
+            return
+        after = None if before is None else before.pointer.position
+        dropped = ParkedTable(transaction).drop_between(after, upto, self._epoch)
+        if dropped:
+            self._log.info("parked changes were delivered by the stream and are dropped", count=dropped)
+        if upto >= self._parked_upto:
+            self._parked_upto = None
+
     def _confirm(self, answer: bool | ChangeGroup | None) -> bool:  # noqa: FBT001 - the answer of a consumer
         """Confirm what the consumer's answer names; return whether that is anything."""
         if not answer or not self._accepted:
@@ -308,6 +330,7 @@ class ConsumerTarget:
             self._selected_tables.record(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
                 transaction.record_databases(offered.group.databases)
+            self._drop_delivered(transaction, last.last.position)
             delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))
             transaction.put(CONFIRMED, delivered)
         self._progress.deliver(delivered.pointer)

@@ -18,13 +18,13 @@ from tidemark.io.host.disk import StateFull
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
-from tidemark.io.state.reader_holds import active_readers, required_readers
+from tidemark.io.state.reader_holds import active_readers, confirmable, unconfirmed_values
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Lsn, Oid, format_lsn
-from tidemark.model.position import NO_SEQUENCE, Epoch
+from tidemark.model.position import Epoch
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.outbox import encode_group
@@ -123,10 +123,10 @@ class OutboxTarget:
         """Move the confirmed pointer and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
         marks = self._store.marks()
-        active, required = active_readers(marks.readers).values(), required_readers(marks.readers).values()
-        held = min((reader.applied for reader in required), default=NO_SEQUENCE)
+        active = active_readers(marks.readers).values()
         trimmable = min((reader.trimmable for reader in active), default=marks.ledger.trimmed)
-        has_confirmed = trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0)
+        applied = confirmable(marks.readers, marks.ledger, marks.confirmed)
+        has_confirmed = trimmable > marks.ledger.trimmed or applied is not None
         if has_confirmed:
             self._apply_confirmations()
         return has_confirmed
@@ -145,7 +145,7 @@ class OutboxTarget:
                     transaction.apply_confirmations(self._hold_bytes, encoded.byte_count)
                     delivered = transaction.deliver(encoded)
                     extra_writes(transaction)
-                    ledger, confirmed = transaction.ledger(), transaction.counted()
+                    reported = self._reported(transaction)
             except StateFull as full:
                 self._wait_for_space(full, encoded.byte_count, wait_s)
                 wait_s = min(SPACE_WAIT_MAX_S, wait_s * 2)
@@ -153,7 +153,7 @@ class OutboxTarget:
                 if encoded.moves_delivered:
                     self._progress.deliver(delivered.pointer)
                 self._report_lapsed(transaction)
-                self._report(ledger, confirmed)
+                self._report(*reported)
                 return
 
     def _wait_for_space(self, full: StateFull, wanted_bytes: int, wait_s: float) -> None:
@@ -170,10 +170,10 @@ class OutboxTarget:
 
     def _apply_confirmations(self, wanted_bytes: int = 0) -> None:
         with self._store.transaction(self._epoch) as transaction:
-            ledger = transaction.apply_confirmations(self._hold_bytes, wanted_bytes)
-            confirmed = transaction.counted()
+            transaction.apply_confirmations(self._hold_bytes, wanted_bytes)
+            reported = self._reported(transaction)
         self._report_lapsed(transaction)
-        self._report(ledger, confirmed)
+        self._report(*reported)
 
     def _report_lapsed(self, transaction: StateTransaction) -> None:
         for name, reader in transaction.lapsed.items():
@@ -185,11 +185,16 @@ class OutboxTarget:
                 hint=f"continue with cdcctl reader resume {name}, or remove it with cdcctl reader drop {name}",
             )
 
-    def _report(self, ledger: OutboxLedger, confirmed: Watermark | None) -> None:
+    @staticmethod
+    def _reported(transaction: StateTransaction) -> tuple[OutboxLedger, int, Watermark | None]:
+        ledger = transaction.ledger()
+        return ledger, unconfirmed_values(transaction.readers()[0], ledger), transaction.counted()
+
+    def _report(self, ledger: OutboxLedger, unconfirmed: int, confirmed: Watermark | None) -> None:
         self._metrics.outbox_used.set(ledger.byte_count)
-        self._metrics.reader_lag.set(ledger.head - (confirmed.sequence if confirmed else ledger.trimmed))
+        self._metrics.reader_lag.set(unconfirmed)
         known = self._progress.confirmed
-        # NB: the first required reader begins before what the outbox had confirmed.
+        # NB: a damaged reader counts as required: the position of the last required one before it is confirmed again.
         if confirmed is not None and (known is None or confirmed.pointer.position >= known.position):
             self._progress.confirm(confirmed.pointer)
 

@@ -64,17 +64,22 @@ class PluginConsumer:
         self._transforms.check_event(event)
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
-        """Deliver one group; without one, let the plug-in confirm."""
+        """Deliver one group; without one, let the plug-in confirm. Unrecorded poison is not confirmed."""
         group = next(groups, None)
         if group is None:
-            return self._deliver((), self._last_position)
+            return self._deliver((), self._last_position) and self._may_confirm
         if self._pending is None or self._pending.group is not group:
             self._transforms.learn(group)
             items = tuple(part for item in group.items for part in self._parts(item))
             moves = group.last.position != self._position
             self._pending = _DrawnGroup(group, CallParts(items), moves)
             self._position = group.last.position
-        return self._deliver_left(self._pending)
+        return self._deliver_left(self._pending) and self._may_confirm
+
+    @property
+    def needs_more(self) -> bool:
+        """Return whether a change that failed waits for the next success."""
+        return self._poison is not None and self._poison.needs_success
 
     def isolate(self, error: Exception) -> bool:
         """Narrow down to the change that the plug-in cannot handle, and leave it out."""
@@ -110,7 +115,7 @@ class PluginConsumer:
         confirms = self.plugin.on_revoked()
         if confirms and self._retries is not None:
             self._retries.confirmed()
-        return confirms
+        return confirms and self._may_confirm
 
     def alive(self) -> bool:
         """Return whether the plug-in can continue."""
@@ -121,6 +126,10 @@ class PluginConsumer:
         self.plugin.stop()
 
     @property
+    def _may_confirm(self) -> bool:
+        return self._poison is None or self._poison.may_confirm
+
+    @property
     def _last_position(self) -> Position:
         assert self._position is not None, "it was never assigned"
         return self._position
@@ -129,15 +138,16 @@ class PluginConsumer:
         """Deliver what is left of a group; return whether the plug-in confirms it."""
         parts = pending.parts
         while (part := parts.first) is not None:
+            found = 0 if self._poison is None else self._poison.found
             try:
                 pending.confirms = self._deliver(part.items, self._position_of(pending, part))
             except Exception as error:
                 if not parts.narrow(error):
                     raise
             else:
-                if self._poison is not None:
-                    self._poison.handled()
                 parts.finish()
+                if self._poison is not None and part.has_changes:
+                    self._poison.handled(found)
         if pending.confirms is None:
             pending.confirms = self._deliver((), self._last_position)
         return pending.confirms

@@ -4,7 +4,7 @@ Nothing that is stored or logged here was not in front of the handler: batches c
 """
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
 
@@ -19,7 +19,7 @@ from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
-from tidemark.model.errors import ConsumerFailed
+from tidemark.model.errors import ConsumerFailed, TidemarkError
 from tidemark.model.poison import Poison, PoisonChange
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import CaptureContext
@@ -37,16 +37,36 @@ class PoisonPoint(Enum):
 
 
 class PoisonRun(ConsumerFailed):
-    """Too many changes failed with no success between them: the consumer itself fails."""
+    """Too many changes failed with no success between them: the consumer itself fails. None of them is confirmed."""
 
     hint = (
-        "correct the consumer or its target; those that were parked wait for `cdcctl parked retry`. "
+        "correct the consumer or its target, and start again: the changes of this run are delivered again. "
         "poison.in_a_row_max is the limit"
     )
 
 
+class PoisonUnrecorded(ConsumerFailed):
+    """Changes that are left out could not be recorded: nothing at or behind them is confirmed."""
+
+    hint = "correct the cause and start again: the changes are delivered again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A change that failed alone. It is poison if the handler succeeds afterwards; else the handler may be down."""
+
+    poison: Batch
+    reason: str
+    error: Exception
+
+
 class PoisonHandling:
-    """The policy for changes that cannot be handled, of one capture. From several threads."""
+    """The policy for changes that cannot be handled, of one capture. From several threads.
+
+    A change that failed waits for a call of the handler that begins afterwards and succeeds. Only then it is recorded,
+    and its group may be confirmed: an error of the handler's target is otherwise taken for poison, and good changes
+    are lost. After `PoisonRun` nothing is recorded or confirmed, so all of them are delivered again.
+    """
 
     def __init__(self, config: PoisonConfig, store: StateStore, epoch: Epoch, *, metrics: Metrics, log: Log) -> None:
         self.policy = Poison(config.policy)
@@ -56,7 +76,9 @@ class PoisonHandling:
         self._metrics = metrics
         self._log = log
         self._clock = SystemClock()
-        self._in_a_row = 0
+        self._waiting: list[_Suspect] = []  # at most `in_a_row_max`
+        self._recorded = 0  # since the start
+        self._is_over = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -69,24 +91,58 @@ class PoisonHandling:
         """Return whether a change that fails is searched for."""
         return self.policy is not Poison.FAIL
 
-    def handled(self) -> None:
-        """Record a success of the handler."""
-        self._in_a_row = 0
+    @property
+    def may_confirm(self) -> bool:
+        """Return whether all changes that were left out are recorded."""
+        return not self._waiting
+
+    @property
+    def needs_success(self) -> bool:
+        """Return whether changes that failed wait for the next success: at most `in_a_row_max` more may fail."""
+        return bool(self._waiting) and not self._is_over
+
+    @property
+    def found(self) -> int:
+        """How many changes have failed. The caller of the handler reads it before the call, for `handled`."""
+        with self._lock:
+            return self._recorded + len(self._waiting)
+
+    def handled(self, found: int) -> None:
+        """Record the changes that had failed before a call that succeeded. Raise `ParkedFull`, `PoisonUnrecorded`."""
+        if not self._waiting:
+            return
+        with self._lock:
+            count = 0 if self._is_over else max(0, found - self._recorded)
+            for suspect in self._waiting[:count]:
+                try:
+                    self._record(suspect)
+                except ConsumerFailed:
+                    self._is_over = True
+                    raise
+                except TidemarkError as error:
+                    self._is_over = True
+                    raise PoisonUnrecorded(f"{suspect.poison.table} at {suspect.poison.position}: {error}") from error
+                self._recorded += 1
+                del self._waiting[0]
 
     def leave_out(self, poison: Batch, error: Exception) -> None:
-        """Record a change, durably, that the handler cannot handle. Raise `PoisonRun`, `ParkedFull`."""
+        """Leave a change out that failed: it waits for the next success. Raise `PoisonRun`."""
         reason = reason_of(error)
         with self._lock:
-            if self._in_a_row >= self._config.in_a_row_max:
+            if self._is_over or len(self._waiting) >= self._config.in_a_row_max:
+                self._is_over = True
                 raise PoisonRun(
-                    f"{self._in_a_row + 1} changes in a row could not be handled, the last one of {poison.table} at "
-                    f"{poison.position}: {reason}"
+                    f"{len(self._waiting) + 1} changes in a row could not be handled, the last one of {poison.table} "
+                    f"at {poison.position}: {reason}"
                 ) from error
-            self._in_a_row += 1
+            self._waiting.append(_Suspect(poison, reason, error))
         failpoints.passed(PoisonPoint.FOUND)
+
+    def _record(self, suspect: _Suspect) -> None:
+        poison, reason = suspect.poison, suspect.reason
         number = 0
         if self.policy is Poison.PARK:
-            number = self._park(poison, reason, error)
+            number = self._park(poison, reason, suspect.error)
         else:
             self._skip(poison, reason)
         failpoints.passed(PoisonPoint.RECORDED)
