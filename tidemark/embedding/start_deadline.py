@@ -29,7 +29,7 @@ class StartDeadline:
 
     def bounded(self, config: Config) -> Config:
         """Return the configuration of the start: no connection attempt outlasts the deadline."""
-        connect_s = max(CONNECT_S_MIN, min(CONNECT_TIMEOUT_S, int(self._within_s)))
+        connect_s = max(CONNECT_S_MIN, int(min(CONNECT_TIMEOUT_S, self._within_s)))
         dsn = with_connect_timeout(config.capture.dsn, connect_s)
         return replace(config, capture=replace(config.capture, dsn=dsn))
 

@@ -32,6 +32,7 @@ class Change:
     before: Values | None  # the old row or its key, as far as the server wrote it; None: nothing
     after: Values | None  # None for a delete
     unchanged: tuple[str, ...]  # columns of `after` that are None because their stored value did not change
+    parked_number: int = 0  # of a parked change that is handed over again, outside the order of the stream; 0: of none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +96,7 @@ class Batch:
                     before=before,
                     after=after,
                     unchanged=_named(unchanged, names),
+                    parked_number=self.parked_number,
                 )
 
     def positions(self) -> Sequence[Position]:

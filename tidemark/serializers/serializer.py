@@ -34,6 +34,7 @@ class SerializedChange:
     key: bytes | None
     value: bytes | None
     position: Position
+    parked_number: int = 0  # of a parked change that is handed over again, outside the order of the stream; 0: of none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +61,7 @@ class SerializedBatch:
         """Iterate over the records with their positions."""
         positions = self.batch.positions()
         for key, value, row in self.records:
-            yield SerializedChange(self.batch.table, key, value, positions[row])
+            yield SerializedChange(self.batch.table, key, value, positions[row], self.batch.parked_number)
 
 
 class Serializer(ABC):

@@ -1,6 +1,7 @@
 """Draws the pictures of docs/performance.md from the benchmarks' --json output.
 
-    .venv/bin/python -m scripts.bench.pictures [--decode FILE] [--latency FILE] [--growth FILE] [--into docs/pictures]
+    .venv/bin/python -m scripts.bench.pictures [--decode FILE] [--latency FILE] [--growth FILE]
+        [--overhead FILE] [--into docs/pictures]
 
 Bars are medians of a run's trials; the line over a bar goes from the minimum to the maximum.
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench.pictures.drawing import number, text_at
+from scripts.bench.server_load.companions import COMPANIONS
+from scripts.bench.server_load.overhead_bench import CompanionRun, ratios
 
 INTO = Path(__file__).resolve().parents[3] / "docs" / "pictures"
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BOTTOM = 760, 190, 80, 20, 14, 54, 34
@@ -161,6 +164,34 @@ def memory(said: Said) -> Picture:
     return Picture("Memory by transaction and by catalog", f"MB at the peak; {_about(said)}", groups)
 
 
+def overhead_tps(said: Said) -> Picture:
+    """Return the load's transactions a second beside each reader, relative to none."""
+    runs = _companion_runs(said)
+    bars = [Bar(name, ratios(runs, name, "tps")) for name in dict.fromkeys(run.companion for run in runs)]
+    what = f"{said['clients']} clients, {said['rate']} a second"
+    return Picture("The load beside a reader", f"transactions a second, by none; {_about(said)}", [(what, bars)])
+
+
+def overhead_cpu(said: Said) -> Picture:
+    """Return the CPU of a transaction beside each reader: on its own host, and on that of the node."""
+    runs = _companion_runs(said)
+    names = list(dict.fromkeys(run.companion for run in runs))
+
+    def bars(cost: Callable[[CompanionRun], float]) -> list[Bar]:
+        return [Bar(name, [cost(run) for run in runs if run.companion == name]) for name in names]
+
+    groups = [
+        ("reader on another host: the server alone", bars(lambda run: run.server_cpu_us)),
+        ("reader on the node's host: server and reader", bars(lambda run: run.server_cpu_us + run.reader_cpu_us)),
+    ]
+    return Picture("CPU of a transaction beside a reader", f"microseconds; {_about(said)}", groups)
+
+
+def _companion_runs(said: Said) -> list[CompanionRun]:
+    runs = [CompanionRun(**trial) for trial in said["trials"]]
+    return sorted(runs, key=lambda run: list(COMPANIONS).index(run.companion))
+
+
 def _named(said: Said, kind: str, what: str) -> list[Bar]:
     trials = said["measured"].get(kind, ())
     names = dict.fromkeys(trial["name"] for trial in trials)
@@ -174,6 +205,7 @@ def _about(said: Said) -> str:
 DRAWN: Mapping[str, Mapping[str, Callable[[Said], Picture]]] = {
     "decode": {"throughput": throughput},
     "latency": {"latency": latency},
+    "overhead": {"overhead-tps": overhead_tps, "overhead-cpu": overhead_cpu},
     "growth": {"time": time_by_wal, "memory": memory},
 }
 

@@ -29,7 +29,7 @@ from tidemark.model.position import Epoch, Partition
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
-from tidemark.runtime.plugins.poison_handling import PoisonHandling, PoisonRun, PoisonUnrecorded
+from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling, PoisonRun, PoisonUnrecorded
 
 IN_A_ROW = 3
 BOUND = 100  # bytes: less than two groups
@@ -196,6 +196,32 @@ def test_a_state_that_cannot_record_poison_ends_delivery_and_no_part_is_taken_fo
     assert (poison.may_confirm, poison.needs_success) == (False, False)
     with pytest.raises(PoisonRun):
         poison.leave_out(change, PoisonChange())
+
+
+@pytest.mark.feature("P16")
+def test_an_error_of_the_state_after_a_retry_is_none_of_the_consumer(
+    store: StateStore, captures: PoisonCaptures
+) -> None:
+    captures.target.refuses = {1}
+    assert captures.deliver(1, 2)
+    captures.target.refuses = set()
+    captures.target.confirms = False
+    epoch = store.begin_epoch(OWNER)
+    with store.transaction(epoch) as transaction:
+        ParkedTable(transaction).request(None)
+    retries = ParkedRetries(CaptureContext(store, Metrics("main"), LibraryLog()), epoch)
+    made = PluginConsumer(
+        captures.target, transforms_of(), None, SystemClock(), poison=captures.poison(epoch), retries=retries
+    )
+    made.on_assigned(Partition(store.identity.system_identifier), epoch, store.view().start)
+    assert made.retry_parked()
+    captures.target.confirms = True
+    store.begin_epoch(OWNER)  # another process delivers now
+    with pytest.raises(PoisonUnrecorded, match="parked changes that were handled: epoch"):
+        made.on_events(iter([group(300, [batch(300, [3])])]))
+    assert captures.target.ids == [2, 1, 3]
+    assert retries.is_waiting, "it is still to be deleted"
+    assert captures.left_out == [1]
 
 
 @pytest.mark.feature("P16")

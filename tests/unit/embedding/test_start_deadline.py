@@ -1,5 +1,6 @@
 """The limit of a start: the waits that it bounds, and the steps that ask for it."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ class MovedClock:
         ("host=db", 5.5, "5"),
         ("host=db", 0.5, "2"),
         ("host=db", 900.0, "10"),
+        ("host=db", math.inf, "10"),
         ("host=db connect_timeout=3", 5.0, "3"),
         ("host=db connect_timeout=0", 5.0, "5"),
         ("host=db connect_timeout=60", 5.0, "5"),

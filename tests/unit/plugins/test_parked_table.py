@@ -10,9 +10,11 @@ import pytest
 from tests.support.forged.groups import position, relation
 from tests.unit.engine.test_poison import batch_at
 from tests.unit.plugins.test_group_transforms import EPOCH
+from tidemark import FlatJson
 from tidemark.io.parked.parked_table import ParkedFull, ParkedTable, UnknownParked, parked_ledger
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import Op
 from tidemark.model.lsn import SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch
 from tidemark.runtime.plugins.poison_handling import batch_of, parked_change, row_bytes
@@ -98,12 +100,33 @@ def test_requests_and_failures_are_counted_and_a_damaged_ledger_is_counted_again
     assert parked_ledger(store).requested == 0
 
 
-def test_rows_of_a_copy_that_begins_again_are_dropped_alone(store: StateStore) -> None:
-    other = replace(change(400), relation=relation("other", 9))
-    park(store, replace(change(100), op="c"), change(200), replace(other, op="c"))
+@pytest.mark.feature("P16")
+def test_a_damaged_change_blocks_no_other_and_is_dropped_with_all(store: StateStore) -> None:
+    park(store, change(100), change(200))
     with store.transaction(None) as transaction:
-        assert ParkedTable(transaction).drop_of("shop", relation().oid, "c") == 1
-    assert numbers(store) == [2, 3]
+        key, value = next(iter(transaction.stored("parked")))
+        transaction.store("parked", key, value[:-1] + bytes([value[-1] ^ 1]))
+    with store.transaction(None) as transaction:
+        table = ParkedTable(transaction)
+        assert table.damaged() == [f"relation {relation().oid} of shop at 1:0/64:1"]
+        assert (table.request(None), table.request([2])) == (1, 1)
+    assert park(store, change(100, LATER), change(300)) == [3, 4]
+    assert numbers(store) == [3, 2, 4]
+    assert parked_ledger(store).count == 4
+    with store.transaction(None) as transaction:
+        assert ParkedTable(transaction).drop([2]) == 1
+        assert ParkedTable(transaction).drop(None) == 3
+    assert parked_ledger(store) == ParkedLedger(4)
+    assert park(store, change(100, LATER)) == [5]
+
+
+@pytest.mark.feature("P16")
+def test_a_copy_drops_what_its_rows_replace_and_nothing_else(store: StateStore) -> None:
+    other = replace(change(100), relation=relation("other", 9))
+    park(store, change(200), change(300), replace(change(400), op=Op.COPY.value), other)
+    with store.transaction(None) as transaction:
+        assert ParkedTable(transaction).drop_of("shop", relation().oid, change(200).position) == 2
+    assert sorted(numbers(store)) == [2, 4]
 
 
 def test_a_skipped_change_that_comes_again_is_counted_once(store: StateStore) -> None:
@@ -125,6 +148,8 @@ def test_a_parked_batch_is_the_batch_again_with_the_epoch_of_its_process() -> No
     )  # fmt: skip
     assert (found.epoch, found.parked_number, found.position) == (LATER, 7, poison.position)
     assert found.arrow.equals(poison.arrow)
+    assert [each.parked_number for each in (*found, *FlatJson().serialized(found, 0))] == [7, 7]
+    assert [each.parked_number for each in (*poison, *FlatJson().serialized(poison, 0))] == [0, 0]
     for cut in range(len(stored)):
         with pytest.raises(DamagedValue):
             decode_parked(stored[:cut])

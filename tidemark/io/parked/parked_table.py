@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.change import Op
 from tidemark.model.errors import ConfigError, ConsumerFailed
+from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Position
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.parked import ParkedChange, ParkedLedger, SkipLog, SkippedChange, decode_parked, encode_parked
@@ -20,6 +20,7 @@ from tidemark.wire.state import PARKED, SKIPPED, DamagePolicy
 TABLE = "parked"
 _PLACE = struct.Struct(">IQQI")  # timeline, commit LSN, ordinal, relation
 _COPY = struct.Struct(">H")
+COPIED_OP = "c"  # of `Op`, whose module loads Arrow: not for `cdcctl`
 COPIES_MAX = 0xFFFF  # rows of one position and relation
 
 
@@ -55,6 +56,10 @@ class ParkedTable:
     def changes(self) -> Iterator[ParkedChange]:
         """Yield the parked changes in the order of the stream."""
         return (change for _, change, _ in self._entries())
+
+    def damaged(self) -> list[str]:
+        """Return the places of the changes that cannot be read: only `drop` without numbers deletes them."""
+        return [_described(key) for key, _, change, _ in self._stored() if change is None]
 
     def requested(self) -> Iterator[tuple[ParkedChange, bytes]]:
         """Yield the changes that are to be handed over again, each with its row."""
@@ -96,18 +101,27 @@ class ParkedTable:
         return self._rewrite(numbers, lambda each: replace(each, is_requested=True))
 
     def drop(self, numbers: Collection[int] | None) -> int:
-        """Delete changes, None: all; return how many. Raise `UnknownParked`."""
+        """Delete changes, None: all, the damaged ones too; return how many. Raise `UnknownParked`."""
         self._check(numbers)
-        return self.discard(numbers)
+        if numbers is not None:
+            return self.discard(numbers)
+        keys = [key for key, _ in self._transaction.stored(TABLE)]
+        for key in keys:
+            self._transaction.store(TABLE, key, None)
+        self._transaction.put(PARKED, ParkedLedger(self.ledger().last_number))
+        return len(keys)
 
     def discard(self, numbers: Collection[int] | None) -> int:
         """Delete those of the changes that are still there; return how many."""
         return self._rewrite(numbers, lambda _: None)
 
-    def drop_of(self, database: str, relation: int, op: str) -> int:
-        """Delete the parked changes of one kind of a table, whose rows come again; return how many."""
-        wanted = (op, database, relation)
-        return self.discard([each.number for each in self.changes() if _owner(each) == wanted])
+    def drop_of(self, database: str, relation: int, upto: Position) -> int:
+        """Delete the copied rows of a table, and its changes up to a position: a copy has their rows; return how many.
+
+        Otherwise a retry puts an older row over that of the copy.
+        """
+        found = [each for each in self.changes() if (each.database, each.relation.oid) == (database, relation)]
+        return self.discard([each.number for each in found if each.op == COPIED_OP or each.position <= upto])
 
     def latest_after(self, confirmed: Position | None, epoch: Epoch) -> Position | None:
         """Return the last position of the stream's changes that were parked before `epoch` and not confirmed."""
@@ -135,14 +149,20 @@ class ParkedTable:
         self._transaction.put(SKIPPED, self.skips().with_one_more(skipped))
 
     def _entries(self) -> Iterator[tuple[bytes, ParkedChange, bytes]]:
-        return ((key, *decode_parked(stored)) for key, stored in self._transaction.stored(TABLE))
+        return ((key, change, row) for key, _, change, row in self._stored() if change is not None)
+
+    def _stored(self) -> Iterator[tuple[bytes, int, ParkedChange | None, bytes]]:
+        """Yield keys, sizes, and the changes with their rows; None: the value is damaged."""
+        for key, stored in self._transaction.stored(TABLE):
+            change, row = _readable(stored)
+            yield key, len(stored), change, row
 
     def _measured(self) -> ParkedLedger:
         number = count = byte_count = requested = 0
-        for _, stored in self._transaction.stored(TABLE):
-            change, _ = decode_parked(stored)
-            number, count = max(number, change.number), count + 1
-            byte_count, requested = byte_count + len(stored), requested + change.is_requested
+        for _, size, change, _ in self._stored():
+            count, byte_count = count + 1, byte_count + size
+            if change is not None:
+                number, requested = max(number, change.number), requested + change.is_requested
         return ParkedLedger(number, count, byte_count, requested)
 
     def _place(self, change: ParkedChange) -> tuple[bytes, tuple[ParkedChange, int] | None]:
@@ -155,7 +175,9 @@ class ParkedTable:
             key = place + _COPY.pack(copy) + database
             if key not in there:
                 return key, None
-            known, _ = decode_parked(there[key])
+            known, _ = _readable(there[key])
+            if known is None:  # it stays, and so does the change beside it
+                continue
             if known.epoch < change.epoch:
                 return key, (known, len(there[key]))
         raise ParkedFull(f"{COPIES_MAX} rows of {change.table} at {at} are parked")
@@ -176,12 +198,23 @@ class ParkedTable:
             raise UnknownParked(f"no parked change has the number {unknown[0]}")
 
 
+def _readable(stored: bytes) -> tuple[ParkedChange | None, bytes]:
+    try:
+        return decode_parked(stored)
+    except DamagedValue:
+        return None, b""
+
+
+def _described(key: bytes) -> str:
+    """Return the place of a change for people, from its key: its value is damaged."""
+    timeline, commit_lsn, ordinal, relation = _PLACE.unpack_from(key)
+    database = key[_PLACE.size + _COPY.size :].decode("utf-8", "surrogateescape")
+    at = Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+    return f"relation {relation} of {database} at {at}"
+
+
 def _is_before(change: ParkedChange, epoch: Epoch) -> bool:
-    return change.op != Op.COPY.value and change.epoch < epoch
-
-
-def _owner(change: ParkedChange) -> tuple[str, str, int]:
-    return change.op, change.database, change.relation.oid
+    return change.op != COPIED_OP and change.epoch < epoch
 
 
 def parked_ledger(store: StateStore) -> ParkedLedger:

@@ -27,7 +27,7 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.change import ChangeBatch, ChangeGroup, Op, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition, Position
@@ -127,7 +127,7 @@ class ConsumerTarget:
             # An offered generation is used up: after a kill before its confirmation, the next one is greater.
             with self._store.transaction(self._epoch) as transaction:
                 transaction.put_copy(*progress)
-                self._drop_parked(transaction, progress)
+                self._drop_parked(transaction, progress, group.last.position)
         self._offer_until_accepted(_Offered(replace(group, last=start), progress))
         self._confirming.wait()  # the progress of the copy is read from the state
 
@@ -246,14 +246,14 @@ class ConsumerTarget:
         with self._liveness.calling("retry_parked"):
             return self._isolating.retry_parked()
 
-    def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep) -> None:
-        """Drop parked rows of the generation before: all rows of the table come again."""
+    def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep, upto: Position) -> None:
+        """Drop parked changes of a table whose rows come again: its last copy, and the stream below the new one."""
         database, relation, _ = copied
         beginning = transaction.get(BEGINNING)
         names = beginning.databases if beginning is not None else {}
-        dropped = ParkedTable(transaction).drop_of(names.get(database, str(database)), relation, Op.COPY.value)
+        dropped = ParkedTable(transaction).drop_of(names.get(database, str(database)), relation, upto)
         if dropped:
-            self._log.info("parked rows of a copy that begins again are dropped", relation=relation, count=dropped)
+            self._log.info("parked changes of a table that is copied are dropped", relation=relation, count=dropped)
 
     def _drop_delivered(self, transaction: StateTransaction, upto: Position) -> None:
         """Drop changes that were parked before the start, never confirmed, and delivered now."""

@@ -67,14 +67,14 @@ class PluginConsumer:
         """Deliver one group; without one, let the plug-in confirm. Unrecorded poison is not confirmed."""
         group = next(groups, None)
         if group is None:
-            return self._deliver((), self._last_position) and self._may_confirm
+            return self._answered(self._deliver((), self._last_position))
         if self._pending is None or self._pending.group is not group:
             self._transforms.learn(group)
             items = tuple(part for item in group.items for part in self._parts(item))
             moves = group.last.position != self._position
             self._pending = _DrawnGroup(group, CallParts(items), moves)
             self._position = group.last.position
-        return self._deliver_left(self._pending) and self._may_confirm
+        return self._answered(self._deliver_left(self._pending))
 
     @property
     def needs_more(self) -> bool:
@@ -105,17 +105,13 @@ class PluginConsumer:
                 self._retries.failed(parked, error)
             else:
                 self._retries.delivered(parked)
-                if confirms:
-                    self._retries.confirmed()
+                self._answered(confirms)
         return self._retries.is_waiting
 
     def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
         """Revoke the capture from the plug-in."""
         del partition
-        confirms = self.plugin.on_revoked()
-        if confirms and self._retries is not None:
-            self._retries.confirmed()
-        return confirms and self._may_confirm
+        return self._answered(self.plugin.on_revoked())
 
     def alive(self) -> bool:
         """Return whether the plug-in can continue."""
@@ -160,9 +156,13 @@ class PluginConsumer:
                 f"{type(self.plugin).__name__}.on_delivery returned {type(confirms).__name__}",
                 hint="it returns true to confirm, or false",
             )
+        return confirms
+
+    def _answered(self, confirms: bool) -> bool:  # noqa: FBT001 - the answer of a plug-in
+        """Delete the retried changes that an answer confirms; return whether it confirms groups."""
         if confirms and self._retries is not None:
             self._retries.confirmed()
-        return confirms
+        return confirms and self._may_confirm
 
     def _position_of(self, pending: _DrawnGroup, part: CallPart) -> Position:
         """Return the position of a part: that of the group if it ends the group, or if the group moves none."""

@@ -4,6 +4,8 @@ Nothing that is stored or logged here was not in front of the handler: batches c
 """
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
@@ -46,9 +48,20 @@ class PoisonRun(ConsumerFailed):
 
 
 class PoisonUnrecorded(ConsumerFailed):
-    """Changes that are left out could not be recorded: nothing at or behind them is confirmed."""
+    """The state could not record what became of changes that fail, or failed: that is no error of the consumer."""
 
     hint = "correct the cause and start again: the changes are delivered again"
+
+
+@contextmanager
+def recording(place: str) -> Iterator[None]:
+    """Raise `PoisonUnrecorded` for an error of the state, which is otherwise taken for one of the consumer."""
+    try:
+        yield
+    except ConsumerFailed:
+        raise
+    except TidemarkError as error:
+        raise PoisonUnrecorded(f"{place}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +128,11 @@ class PoisonHandling:
             count = 0 if self._is_over else max(0, found - self._recorded)
             for suspect in self._waiting[:count]:
                 try:
-                    self._record(suspect)
+                    with recording(f"{suspect.poison.table} at {suspect.poison.position}"):
+                        self._record(suspect)
                 except ConsumerFailed:
                     self._is_over = True
                     raise
-                except TidemarkError as error:
-                    self._is_over = True
-                    raise PoisonUnrecorded(f"{suspect.poison.table} at {suspect.poison.position}: {error}") from error
                 self._recorded += 1
                 del self._waiting[0]
 
@@ -180,6 +191,7 @@ class ParkedRetries:
         self._epoch = epoch
         self._clock = SystemClock()
         self._asked_s = -RETRY_POLL_S
+        self._has_warned = False  # of damaged changes
         self._taken: set[int] = set()  # by the consumer, which has not ended with them
         self._delivered: set[int] = set()  # of these: handed over and not confirmed yet
         self._lock = threading.Lock()
@@ -201,11 +213,17 @@ class ParkedRetries:
                 return []
             # A change that is not confirmed yet would come again in the stream after a crash.
             stored = transaction.delivered()
+            damaged = table.damaged()
             found = [
                 ParkedBatch(change.number, batch_of(change, row, self._epoch))
                 for change, row in table.requested()
                 if stored is not None and change.position <= stored.pointer.position
             ]
+        if damaged and not self._has_warned:
+            self._has_warned = True
+            self._log.error(
+                "parked changes are damaged and cannot be handed over; see `cdcctl parked list`", count=len(damaged)
+            )
         with self._lock:
             due = [each for each in found if each.number not in self._taken]
             self._taken |= {each.number for each in due}
@@ -219,20 +237,21 @@ class ParkedRetries:
     def confirmed(self) -> None:
         """Delete the changes that the consumer has handled."""
         with self._lock:
-            done, self._delivered = self._delivered, set()
+            done = {*self._delivered}
         if not done:
             return
         failpoints.passed(PoisonPoint.RETRIED)
-        with self._store.transaction(self._epoch) as transaction:
+        with recording("parked changes that were handled"), self._store.transaction(self._epoch) as transaction:
             ParkedTable(transaction).discard(done)
         with self._lock:
+            self._delivered -= done
             self._taken -= done
         self._log.info("parked changes were handled", numbers=", ".join(map(str, sorted(done))))
 
     def failed(self, parked: ParkedBatch, error: Exception) -> None:
         """Record that a change failed again: it stays parked."""
         reason = reason_of(error)
-        with self._store.transaction(self._epoch) as transaction:
+        with recording("a parked change that failed again"), self._store.transaction(self._epoch) as transaction:
             ParkedTable(transaction).record_failure(parked.number, reason)
         with self._lock:
             self._taken.discard(parked.number)
