@@ -35,7 +35,10 @@ class _Worker:
     def __init__(self, orders: BinaryIO, reports: BinaryIO) -> None:
         self._orders = orders
         self._reports = reports
-        started = WORKER_START.read(orders.readline())
+        first = orders.readline()
+        if not first.endswith(b"\n"):
+            sys.exit(ExitCode.UNEXPECTED)  # the command has ended
+        started = WORKER_START.read(first)
         self._request = started.request
         self._folder = Path(started.folder)
         self._free = started.chunks_max

@@ -15,9 +15,12 @@ from tests.support.oracles.oracle import ROLE, ensure_role
 from tests.support.processes.cdcctl import Done, cdcctl, succeeded
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
 from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.replay.end_marks import last_shared_end
-from tidemark.runtime.replay.transaction_mapping import MAP_FILE
+from tidemark.runtime.replay.offline import cell_bytes_of
+from tidemark.runtime.replay.transaction_mapping import MAP_FILE, map_wal
 from tidemark.wire.transaction_map import load_map
 
 CELL_SEGMENTS = 4
@@ -44,7 +47,19 @@ class CopiedArchives:
     def begin_by_map(self, name: str) -> None:
         """Make the kept map that of an archive."""
         self.map_file.unlink(missing_ok=True)
-        self.decode(name, "--format", "null", "-j", "2")
+        with StateStore.open(StateFolder(self.root / "state"), read_only=True) as store:
+            view = store.view()
+        archive = self.archive(name)
+        map_wal(
+            view,
+            self.map_file.parent,
+            archive,
+            cell_bytes=cell_bytes_of(archive),
+            from_lsn=view.history.bases[0].lsn,
+            to_lsn=None,
+            map_file=self.map_file,
+            file_mode=0o600,
+        )
 
 
 def pass_cell(cluster: Cluster) -> None:
