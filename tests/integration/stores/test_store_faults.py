@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from tests.support.lakes.lakes import IDENTITY, batch
+from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes
 from tests.support.servers.object_store import (
@@ -113,6 +114,49 @@ def test_a_commit_whose_answer_is_lost_is_recognised_as_our_own(stored: StoredLa
         stored.feed(changes(table, 2), lake)
         stored.feed(changes(table, 3))  # tables that are opened again
     assert len(lost) == 6
+    stored.check(table)
+
+
+@pytest.mark.feature("L07")
+def test_a_commit_that_is_refused_beside_another_request_that_leaves_nothing_is_repeated(stored: StoredLake) -> None:
+    table, lake = ScriptedTable(), stored.opened()
+    stored.feed(changes(table, 1), lake)
+    refused: list[str] = []
+
+    def conflict_once(request: StoreRequest, forward: Forward) -> Answer:
+        if is_commit(request) and request.key not in refused:
+            refused.append(request.key)
+            return refusal(409, "ConditionalRequestConflict")
+        return forward()
+
+    with stored.server.failing(conflict_once):
+        stored.feed(changes(table, 2), lake)
+    assert len(refused) == 3
+    stored.check(table)
+
+
+def test_maintenance_goes_on_after_a_store_that_did_not_answer(stored: StoredLake) -> None:
+    table, lake = ScriptedTable(), stored.opened()
+    stored.feed(changes(table, 1), lake)
+    maintenance = maintenance_of(stored.root)
+    with stored.server.failing(slow_down):
+        maintenance.report(lake.written, lake.upkeep)
+        maintenance.step()
+    maintain(lake, maintenance)
+    stored.check(table)
+
+
+@pytest.mark.feature("L07")
+def test_variables_of_the_environment_lead_to_no_other_store(
+    stored: StoredLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")  # nothing answers there
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    open_lake(stored.root, stored.server.config, ENVIRONMENT, QUICK)
+    table = ScriptedTable()
+    stored.server.requests.clear()
+    stored.feed(changes(table, 1))
+    assert {request.access_key for request in stored.server.requests} == {ENVIRONMENT["AWS_ACCESS_KEY_ID"]}
     stored.check(table)
 
 

@@ -54,6 +54,8 @@ def test_an_endpoint_without_tls_is_permitted_to_loopback_addresses(endpoint: st
         (LakeConfig(store_endpoint=f"https://user:{SECRET}@s3.example"), "contains a user or a password"),
         (LakeConfig(store_endpoint="s3.example:9000"), "it must be http:// or https:// with a host"),
         (LakeConfig(store_endpoint="https://s3.example/bucket"), "it must be http:// or https:// with a host"),
+        (LakeConfig(store_endpoint=f"https://AKIA:12/{SECRET}@host"), "contains a user or a password"),
+        (LakeConfig(store_endpoint=f"https://s3.example:9000/?token={SECRET}"), "a query"),
         (LakeConfig(store_endpoint="https://s3.example:port"), "is no URL"),
         (LakeConfig(), "no region"),
     ],

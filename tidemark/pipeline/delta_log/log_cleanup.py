@@ -196,7 +196,7 @@ def last_checkpoint(path: str) -> int | None:
     try:
         named = json.loads(store_of(path).read(f"{path}/{LAST_CHECKPOINT}"))
         version = int(named["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, StoreUnavailable):
         return None
     return version if _is_readable(f"{path}/{_CHECKPOINT.format(version)}") else None
 
@@ -205,5 +205,5 @@ def _is_readable(checkpoint: str) -> bool:
     """Return whether a checkpoint can be read: a truncated Parquet file has no footer."""
     try:
         return bool(pq.read_metadata(store_of(checkpoint).parquet_source(checkpoint)).num_rows)
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, StoreUnavailable):
         return False

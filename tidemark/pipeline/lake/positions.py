@@ -256,7 +256,11 @@ class Positions:
             return
         try:
             self._table.create_with(self._rows_of(self.outbox, (), NOTHING), NOTHING)
-        except (TableFenced, TableMoved, TableDiverged):
+        except TableMoved:  # our own commit, whose answer was lost
+            self._reopen()
+            if not self._table.exists:
+                raise
+        except (TableFenced, TableDiverged):
             self._reopen()
             raise
 

@@ -232,7 +232,7 @@ class Maintenance:
         """Let the stream know if the table is damaged; return whether it is."""
         try:
             reason = damage_of(f"{self._root}/{folder}", is_over=self._stop.is_set)
-        except ScanStopped:
+        except (ScanStopped, StoreUnavailable):
             return False
         if reason:
             with self._lock:

@@ -96,8 +96,12 @@ class LocalStore:
 
     def files(self, folder: str) -> list[StoredFile]:
         """Return the files of a folder."""
+        found = []
         with os.scandir(folder) as entries:
-            return [StoredFile(entry.name, entry.stat().st_mtime) for entry in entries]
+            for entry in entries:
+                with suppress(FileNotFoundError):  # the stream removes the other names of its commits meanwhile
+                    found.append(StoredFile(entry.name, entry.stat().st_mtime))
+        return found
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in a folder."""

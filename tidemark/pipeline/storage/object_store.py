@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 CLOCK = "_clock"  # the object below the lake's root whose time is that of the store
 CLOCK_S = 60.0  # between two measurements of the store's time
+CREATES_MAX = 4  # requests to create an object that are refused although it is not there
 PART_BYTES = 16 << 20  # larger files are written in parts
 
 
@@ -269,19 +270,31 @@ class ObjectStore:
 
     def _create(self, path: str, content: bytes) -> None:
         """Create an object; raise `FileExistsError` if there is another one of this name."""
-        try:
-            with self._asking(path):
-                self._opened().put(self._key(path), content, mode="create", use_multipart=False)
-        except (FileExistsError, StoreUnavailable):
-            # An answer may have been lost: then the object has our content, which no other content equals.
-            if not self._has_content(path, content):
+        for _ in range(CREATES_MAX):
+            try:
+                with self._asking(path):
+                    self._opened().put(self._key(path), content, mode="create", use_multipart=False)
+            except StoreUnavailable:
+                # The answer may have been lost: then the object has our content, which no other content equals.
+                if self._content(path) == content:
+                    return
                 raise
+            except FileExistsError:
+                found = self._content(path)
+                if found == content:
+                    return
+                if found is not None:
+                    raise
+                # NB: a store also refuses a request beside another one for this name, of which nothing may be left.
+            else:
+                return
+        raise self._failure(path, OSError(f"{CREATES_MAX} requests to create {path} were refused, and it is not there"))
 
-    def _has_content(self, path: str, content: bytes) -> bool:
+    def _content(self, path: str) -> bytes | None:
         try:
-            return self.read(path) == content
+            return self.read(path)
         except FileNotFoundError:
-            return False
+            return None
 
     def _listed(self, folder: str) -> "ListResult[Sequence[ObjectMeta]]":
         with self._asking(folder):

@@ -12,6 +12,7 @@ _OF_STORE = re.compile(
     r"lacked valid authentication|NoSuchBucket"
 )
 _NOT_FOUND = re.compile(r"NoSuchKey|404 Not Found|not found:", re.IGNORECASE)
+_LISTING = re.compile(r"performing list|list request")  # of which no answer is a missing file
 _BUCKET = "NoSuchBucket"
 _REFUSALS = (
     "InvalidAccessKeyId",
@@ -43,7 +44,8 @@ class BadStore(ConfigError):
 def store_failure(error: BaseException) -> str:
     """Return the reason if an error is one of the store, but not of a single missing file; "" for other errors."""
     text = str(error)
-    if not _OF_STORE.search(text) or (_NOT_FOUND.search(text) and _BUCKET not in text):
+    is_of_file = _NOT_FOUND.search(text) and _BUCKET not in text and not _LISTING.search(text)
+    if not _OF_STORE.search(text) or is_of_file:
         return ""
     return unavailable_reason(text)
 

@@ -9,7 +9,8 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.storage.store_errors import BadStore
 
 REGION_OF_ENDPOINT = "us-east-1"  # signed by requests to a store of one's own, which ignores it
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+ENDPOINT_OF_S3 = "AWS_ENDPOINT_URL_S3"
+_ENDPOINTS = (ENDPOINT_OF_S3, "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _FILES = ("AWS_SHARED_CREDENTIALS_FILE",)
 
@@ -41,15 +42,16 @@ def store_options(config: LakeConfig, environment: Mapping[str, str]) -> StoreOp
 
 
 def _check_endpoint(endpoint: str, *, allow_http: bool) -> None:
+    if "@" in endpoint or "?" in endpoint:  # NB: first, and without the text, which may contain a secret
+        raise BadStore(
+            "lake.store_endpoint contains a user or a password, or a query: give credentials by the environment or a "
+            "file"
+        )
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise BadStore(f"lake.store_endpoint is no URL: {error}") from error
-    if parts.username is not None or parts.password is not None:
-        raise BadStore(
-            "lake.store_endpoint contains a user or a password: give credentials by the environment or a file"
-        )
+    except ValueError:
+        raise BadStore("lake.store_endpoint is no URL: its host or port cannot be read") from None
     if parts.scheme not in ("http", "https") or not host or port == 0 or parts.path or parts.query or parts.fragment:
         raise BadStore(
             f"lake.store_endpoint is {endpoint}: it must be http:// or https:// with a host, and a port or none"

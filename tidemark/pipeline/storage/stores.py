@@ -15,7 +15,7 @@ from tidemark.pipeline.storage.credentials import CredentialSource
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.local_store import LocalStore
 from tidemark.pipeline.storage.object_store import DEFAULT_LIMITS, ObjectStore, RequestLimits
-from tidemark.pipeline.storage.store_options import store_options
+from tidemark.pipeline.storage.store_options import ENDPOINT_OF_S3, StoreOptions, store_options
 
 _LOCAL = LocalStore()
 _OPENED: dict[str, ObjectStore] = {}
@@ -33,9 +33,22 @@ def open_lake(
     if not is_remote(root):
         return _LOCAL
     options = store_options(config, environment)
+    _hide_overrides(options)
     source = CredentialSource(options.credentials_file, environment)
     _OPENED[root] = ObjectStore(root, options, source, limits)
     return _OPENED[root]
+
+
+def _hide_overrides(options: StoreOptions) -> None:
+    """Remove the variables that obstore and delta-rs would prefer to `options`, or join to the credentials of a file.
+
+    NB: both read the environment themselves, whatever options they are given.
+    """
+    if options.endpoint and os.environ.get(ENDPOINT_OF_S3) != options.endpoint:
+        os.environ.pop(ENDPOINT_OF_S3, None)
+    os.environ.pop("AWS_SKIP_SIGNATURE", None)
+    if options.credentials_file:
+        os.environ.pop("AWS_SESSION_TOKEN", None)
 
 
 def store_of(uri: str) -> LakeStore:
