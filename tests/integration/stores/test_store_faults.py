@@ -36,9 +36,10 @@ from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.lake.lake_lock import LakeInUse
 from tidemark.pipeline.lake.positions import LakeOfAnother
 from tidemark.pipeline.lake.table_errors import TableFenced
+from tidemark.pipeline.landing import lake_epoch
 from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
 from tidemark.pipeline.sinks.sinks import Lake
-from tidemark.pipeline.storage.store_errors import StoreUnavailable
+from tidemark.pipeline.storage.store_errors import BadStore, StoreUnavailable
 from tidemark.pipeline.storage.store_wait import AGAIN_S, FIRST_S, MAX_S, StoreWait, when_store_answers
 from tidemark.pipeline.storage.stores import open_lake, store_of
 
@@ -209,6 +210,32 @@ def test_the_younger_of_two_pipelines_wins_and_the_older_ends_with_its_name(stor
     assert younger.is_newest, "it opens the lake again"
     stored.feed([*items, *changes(table, 3)])
     stored.check(table)
+
+
+@pytest.mark.feature("L07")
+def test_a_pipeline_whose_epoch_comes_late_takes_a_later_one(
+    stored: StoredLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [LakeEpoch.take(stored.root, IDENTITY, tmp_path / name, "spark", {"key"}) for name in "bc"]
+    listed = [(0, None)]  # before the others: their objects came while the request for the first epoch was on its way
+    newest_holder = lake_epoch.newest_holder
+    monkeypatch.setattr(lake_epoch, "newest_holder", lambda root: listed.pop() if listed else newest_holder(root))
+    late = LakeEpoch.take(stored.root, IDENTITY, tmp_path / "a", "spark", set())
+    assert not listed
+    late.check()
+    for other in others:
+        with pytest.raises(LakeTaken):
+            other.check()
+
+
+def test_a_store_that_ignores_conditions_is_refused(stored: StoredLake, tmp_path: Path) -> None:
+    def ignore_condition(request: StoreRequest, forward: Forward) -> Answer:
+        if request.method == "PUT" and "/_pipeline/" in request.key:
+            return Answer(200, [("ETag", '"1"')], b"")
+        return forward()
+
+    with stored.server.failing(ignore_condition), pytest.raises(BadStore, match="it ignores `If-None-Match`"):
+        LakeEpoch.take(stored.root, IDENTITY, tmp_path, "spark", set())
 
 
 @pytest.mark.feature("L07")

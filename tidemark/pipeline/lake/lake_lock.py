@@ -48,6 +48,7 @@ class LakeHolder:
     host: str
     pid: int
     marker_keys: tuple[str, ...]  # key names, which do not reveal the keys
+    token: int = 0  # of an epoch in an object store
 
     def is_beside(self, other: "LakeHolder") -> bool:
         """Return whether both are pipelines of one capture on two of its hosts."""

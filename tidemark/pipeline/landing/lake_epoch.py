@@ -13,6 +13,7 @@ The hosts of one capture each run a pipeline (`tidemark.pipeline.lake.lake_lock`
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -22,6 +23,8 @@ from tidemark.pipeline.delta_log.commits import new_token
 from tidemark.pipeline.lake.lake_lock import HOLDER, LakeHolder, LakeInUse, LakeLock, this_pipeline
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.storage.lake_store import LakeStore
+from tidemark.pipeline.storage.store_errors import BadStore
 from tidemark.pipeline.storage.stores import is_remote, store_of
 from tidemark.wire.json_form import JsonMismatch
 from tidemark.wire.state import Identity
@@ -74,7 +77,8 @@ class LakeEpoch:
     def take(cls, root: str, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
         """Take the next epoch of the lake at `root`; raise `LakeOfAnother` if it is not a lake of this capture."""
         Positions(root, identity)  # NB: first, so that a pipeline of another capture ends none
-        holder, store = this_pipeline(identity, state, reader, marker_keys), store_of(root)
+        token = new_token()  # so that no other pipeline's object has the same content
+        holder, store = replace(this_pipeline(identity, state, reader, marker_keys), token=token), store_of(root)
         content = HOLDER.write(holder)
         for _ in range(TAKES_MAX):
             newest, other = newest_holder(root)
@@ -84,8 +88,12 @@ class LakeEpoch:
             ):
                 raise LakeInUse(f"{root} is written by {other}; this is {holder}")
             path = _path(root, newest + 1)
-            with suppress(FileExistsError), store.staged(path, content, new_token()) as publish:
+            with suppress(FileExistsError), store.staged(path, content, token) as publish:
                 publish(path)
+                _check_conditional(store, path, HOLDER.write(replace(holder, token=new_token())))
+                if max(_epochs(root)) > newest + 1:  # others took the next ones while this request was on its way
+                    store.delete([path])
+                    continue
                 store.delete([_path(root, number) for number in _epochs(root) if number <= newest])
                 return cls(root, holder, newest + 1)
         raise LakeFailed(f"{root}: other pipelines took the next epoch {TAKES_MAX} times in succession")
@@ -115,6 +123,17 @@ class LakeEpoch:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         """Keep the object: it names the last pipeline."""
+
+
+def _check_conditional(store: LakeStore, path: str, other: bytes) -> None:
+    """Raise `BadStore` if the store lets another request create an object that exists: then nothing here is safe."""
+    with suppress(FileExistsError), store.staged(path, other, new_token()) as publish:
+        publish(path)
+        store.delete([path])
+        raise BadStore(
+            f"the store overwrote {path}, which it was asked to create: it ignores `If-None-Match`",
+            hint="use a store with conditional writes; two writers would overwrite each other's commits",
+        )
 
 
 def hold_lake(root: str, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> LakeHold:

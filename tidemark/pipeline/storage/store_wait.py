@@ -54,8 +54,8 @@ class StoreWait:
         now_s = self._clock()
         if now_s - self._worked_s >= LASTS_S:
             self._wait_s = 0.0
-        if not self.is_waiting:
-            self._since_s = now_s
+            if not self.is_waiting:
+                self._since_s = now_s
         if not self.is_waiting or now_s - self._reported_s >= AGAIN_S:
             self._reported_s = now_s
             self._log.warning("the object store is not available: waiting", **describe_error(error))
