@@ -210,9 +210,11 @@ class Engine:
         Return the names of threads that are still in the handler then: what they do has no effect on the position, and
         their changes are delivered again. A callback that calls this requests the stop, and does not wait for it.
         """
+        here = threading.current_thread()
+        is_handler = self._pool.is_own(here)  # which may have changes before the start has returned
         with self._state_lock:
             is_new = self._state is EngineState.CREATED
-            if self._state in (EngineState.PREPARING, EngineState.STARTING):
+            if self._state in (EngineState.PREPARING, EngineState.STARTING) and not is_handler:
                 raise IllegalTransition(self._state, EngineState.DRAINING)
         if is_new:
             self._change(EngineState.CREATED, EngineState.STOPPED)
@@ -220,8 +222,7 @@ class Engine:
         elif not self._ending.is_set():
             self._within_s = self._options.stop_within_s if within_s is None else within_s
             self._ending.set()
-        here = threading.current_thread()
-        if here not in (self._thread, self._notifying) and not self._pool.is_own(here):
+        if here not in (self._thread, self._notifying) and not is_handler:
             self._stopped.wait()
         return self._unfinished
 

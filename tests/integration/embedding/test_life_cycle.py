@@ -11,6 +11,7 @@ from tests.integration.embedding.test_engine import DEADLINE_S, NO_COPY, QUICK, 
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark import Batch, Engine, EngineState, Mask, StopStep, every
+from tidemark.embedding.start_deadline import StartDeadline
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -47,6 +48,32 @@ def test_a_start_that_waits_for_transactions_ends_at_its_limit_and_leaves_nothin
         session.execute("ROLLBACK")
     with Engine(cluster.dsn(database), state=state, handler=Collecting()):
         pass
+
+
+def test_a_handler_that_stops_the_engine_before_its_start_has_returned_is_heard(
+    cluster: Cluster, database: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine(cluster.dsn(database), state=state, handler=Collecting()):
+        pass
+    cluster.sql("INSERT INTO item VALUES (1, 'a')", database)
+    has_stopped = threading.Event()
+
+    def stop(_batch: Batch) -> None:
+        engine.stop()
+        has_stopped.set()
+
+    check = StartDeadline.check
+
+    def check_after_the_stop(deadline: StartDeadline, reached: str) -> None:
+        if reached == "its threads are started":
+            assert has_stopped.wait(DEADLINE_S)
+        check(deadline, reached)
+
+    monkeypatch.setattr(StartDeadline, "check", check_after_the_stop)
+    engine = Engine(cluster.dsn(database), state=state, handler=stop)
+    engine.start()
+    assert engine.wait(DEADLINE_S)
+    assert engine.state is EngineState.STOPPED
 
 
 @pytest.mark.feature("A31")
