@@ -37,6 +37,7 @@ FOLDERS = (  # and the start of the packages in them
     ("archiver/tidemark_archiver", "archiver/"),
     ("ctl/tidemark_ctl", "ctl/"),
     ("pyspark_tidemark", ""),
+    ("pyspark_tidemark_archive", ""),
     ("sidecar/tidemark_sidecar", "sidecar/"),
     ("tidemark", ""),
 )
