@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSchemasUpdate
@@ -54,19 +54,20 @@ class SnapshotExpiry:
         if unused:
             unused -= _live_data(table)
         for path in unused:
-            _remove(Path(path))
+            Path(path).unlink(missing_ok=True)
         self._delete_unnamed(table)
         _remove_schemas(catalog, table)
 
     def _delete_unnamed(self, table: Table) -> None:
         """Delete metadata and manifests that nothing names any more; an interrupted commit leaves some as well."""
         named = {snapshot.manifest_list for snapshot in table.snapshots()}
-        named |= {one.manifest_path for snapshot in table.snapshots() for one in snapshot.manifests(table.io)}
-        names = {Path(path).name for path in (*named, table.metadata_location)}  # of whatever form the paths are
+        names = {
+            Path(path).name for path in (*named, *_manifests(table), table.metadata_location)
+        }  # of whatever form the paths are
         for path in (Path(table.location()) / "metadata").iterdir():
             with suppress(FileNotFoundError):
                 if path.name not in names and path.name.endswith(_METADATA) and self._is_old(path.stat().st_mtime):
-                    _remove(path)
+                    path.unlink()
 
     def _is_old(self, at_s: float) -> bool:
         return at_s < self._now_s() - self._keep_s
@@ -88,18 +89,18 @@ def _deleted_data(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     }
 
 
+def _manifests(table: Table) -> dict[str, ManifestFile]:
+    """Return the manifests of all snapshots, by their paths."""
+    return {one.manifest_path: one for snapshot in table.snapshots() for one in snapshot.manifests(table.io)}
+
+
 def _live_data(table: Table) -> set[str]:
     """Return the data files of all snapshots."""
-    manifests = {one.manifest_path: one for snapshot in table.snapshots() for one in snapshot.manifests(table.io)}
     return {
         entry.data_file.file_path
-        for manifest in manifests.values()
+        for manifest in _manifests(table).values()
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
     }
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
 
 
 def _remove_schemas(catalog: SqlCatalog, table: Table) -> None:

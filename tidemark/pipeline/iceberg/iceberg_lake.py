@@ -138,13 +138,11 @@ class IcebergLake:
 
     def _is_of_another(self, of: TableId, folder: str) -> bool:
         """Return whether the table in `folder` is of another relation; positions may lack it after a crash."""
-        try:
-            with translated(folder):
+        with translated(folder):
+            try:
                 table = self._catalog.load_table(table_name(folder))
-        except LakeFailed as error:
-            if isinstance(error.__cause__, NoSuchTableError):
+            except NoSuchTableError:
                 return False
-            raise
         return table.properties.get(APP) != table_app(self._identity.capture, of, LOG)
 
     def _check_present(self) -> None:
