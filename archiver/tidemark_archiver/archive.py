@@ -40,7 +40,7 @@ from tidemark.runtime.plugins.plugins import Plugins
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
-from tidemark.wire.state import HandOver
+from tidemark.wire.state.values import HandOver
 from tidemark_archiver.archive_maintenance import ArchiveMaintenance, ForcedSwitches
 
 WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # stages in which the sidecar has work to do

@@ -10,7 +10,7 @@ from scripts.demo_run.configuration import OUTBOX_BYTES, RING_BYTES
 from scripts.demo_run.demonstration import Demonstration
 from tidemark.model.lsn import Lsn
 from tidemark.model.mode import Stage
-from tidemark.wire.state import CopyPhase
+from tidemark.wire.state.copy_progress import CopyPhase
 
 CALM_SPELLS = 8
 FIRST_BATCH_S_MAX = 240  # for Spark to start

@@ -22,7 +22,7 @@ from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.daemon.stops import event_of
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.wire.marker import MarkerKind
-from tidemark.wire.state import HandOver
+from tidemark.wire.state.values import HandOver
 from tidemark_sidecar.stalled import StalledArchive
 
 QUERY_S = 1.0  # interval of queries for the node's position, and of retries of the marker

@@ -19,7 +19,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import format_lsn
 from tidemark.wire.envelope import seal
 from tidemark.wire.keys import named
-from tidemark.wire.state import HISTORY, IDENTITY
+from tidemark.wire.state.state_keys import HISTORY, IDENTITY
 
 PAGE_BYTES = 4096
 MAP_BYTES_AT = 32  # in each of LMDB's two meta pages: mm_mapsize, after a page header of 16 and 16 bytes of MDB_meta

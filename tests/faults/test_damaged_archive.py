@@ -17,7 +17,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.message_prefix import LOSS_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.runtime.replay.archive_damage import find_damage
-from tidemark.wire.state import STAGE
+from tidemark.wire.state.state_keys import STAGE
 
 PAGE = 8192
 MB = 1 << 20

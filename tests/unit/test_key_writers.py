@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidemark.wire import state
 from tidemark.wire.key_writers import WRITERS
-from tidemark.wire.state import Key
+from tidemark.wire.state import state_keys
+from tidemark.wire.state.key import Key
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tidemark", "sidecar", "archiver", "ctl", "pyspark_tidemark")
-KEYS = {name: key for name, key in vars(state).items() if isinstance(key, Key)}
+KEYS = {name: key for name, key in vars(state_keys).items() if isinstance(key, Key)}
 RAW = {
     "tidemark.io.state.state_transaction",
     "tidemark.io.state.state",
@@ -81,7 +81,7 @@ def _key_name(node: ast.expr) -> str | None:
 
 def _imports(tree: ast.Module) -> list[ast.alias]:
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    return [alias for node in statements if node.module == "tidemark.wire.state" for alias in node.names]
+    return [alias for node in statements if node.module == "tidemark.wire.state.state_keys" for alias in node.names]
 
 
 def _imports_keys(tree: ast.Module) -> bool:

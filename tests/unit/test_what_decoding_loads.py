@@ -12,7 +12,8 @@ from tests.support.forged.groups import DATABASE, relation
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.model.change import ChangeBatch
-from tidemark.wire.state import HISTORY, HistoryIndex
+from tidemark.wire.state.history_index import HistoryIndex
+from tidemark.wire.state.state_keys import HISTORY
 
 stream = Wal(relation())
 stream.insert(701, 16385, packed_row(1))

@@ -1,7 +1,7 @@
 """The envelope of every value in the state: a version, a checksum, the payload.
 
 A value that fails the check is reported by name and never read partially; the policy of its key decides what happens
-then (`tidemark.wire.state`).
+then (`tidemark.wire.state.key`).
 """
 
 import struct

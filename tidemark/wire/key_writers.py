@@ -6,7 +6,7 @@ recovery and operators' commands write while no process delivers, or take the ne
 
 from collections.abc import Mapping
 
-from tidemark.wire import state
+from tidemark.wire.state import state_keys
 
 _TRANSACTION = "tidemark.io.state.state_transaction"  # delivery, readers, history: all processes use its methods
 _STORE = "tidemark.io.state.state"
@@ -26,31 +26,31 @@ _RESUMPTION = "tidemark.runtime.recovery.resumption"  # `cdcctl archive repair`,
 _REWIND = "tidemark.runtime.recovery.rewinding"
 
 WRITERS: Mapping[str, frozenset[str]] = {
-    state.IDENTITY.name: frozenset({_STORE, _PROMOTION}),
-    state.BEGINNING.name: frozenset({_TRANSACTION, _INIT, _REBUILD, _RESUMPTION}),
-    state.STAGE.name: frozenset({_SWITCHING, _INIT, _REBUILD}),
-    state.HAND_OVER.name: frozenset({_SWITCHING, _INIT, _PROMOTION, _REBUILD, _REWIND}),
-    state.FOLLOWED.name: frozenset({_SWITCHING, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
-    state.SWITCHES.name: frozenset({_TRANSACTION}),
-    state.LOSSES.name: frozenset({_TRANSACTION}),
-    state.REWINDS.name: frozenset({_TRANSACTION}),
-    state.TERM.name: frozenset({_TRANSACTION, _INCARNATIONS, _INIT, _REBUILD}),
-    state.DELIVERED.name: frozenset({_TRANSACTION, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
-    state.CONFIRMED.name: frozenset({_TRANSACTION, _CONSUMER, _PROMOTION}),
-    state.LEDGER.name: frozenset({_STORE, _TRANSACTION, _PROMOTION}),
-    state.READER.name: frozenset({_OUTBOX, _TRANSACTION}),
-    state.HISTORY.name: frozenset({_TRANSACTION, _INIT, _REBUILD}),
-    state.JOURNAL.name: frozenset({_TRANSACTION, _REBUILD}),
-    state.COPY.name: frozenset({_TRANSACTION}),
-    state.RECOPIES.name: frozenset({_TRANSACTION}),
-    state.FINGERPRINT.name: frozenset({_INIT, _COPY, _REBUILD, _RESUMPTION, _REWIND}),
-    state.MARKER_KEYS.name: frozenset({_STORE}),
-    state.INCARNATIONS.name: frozenset({_INCARNATIONS}),
-    state.OVERTAKEN.name: frozenset({_INCARNATIONS}),
-    state.FOLDER_IDENTITY.name: frozenset({_INCARNATIONS}),
-    state.ARCHIVING.name: frozenset({_STORE}),
-    state.PLUGINS.name: frozenset({_PLUGINS}),
-    state.PARKED.name: frozenset({_PARKED}),
-    state.SKIPPED.name: frozenset({_PARKED}),
-    state.PROCESSES.name: frozenset({_RUNS}),
+    state_keys.IDENTITY.name: frozenset({_STORE, _PROMOTION}),
+    state_keys.BEGINNING.name: frozenset({_TRANSACTION, _INIT, _REBUILD, _RESUMPTION}),
+    state_keys.STAGE.name: frozenset({_SWITCHING, _INIT, _REBUILD}),
+    state_keys.HAND_OVER.name: frozenset({_SWITCHING, _INIT, _PROMOTION, _REBUILD, _REWIND}),
+    state_keys.FOLLOWED.name: frozenset({_SWITCHING, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
+    state_keys.SWITCHES.name: frozenset({_TRANSACTION}),
+    state_keys.LOSSES.name: frozenset({_TRANSACTION}),
+    state_keys.REWINDS.name: frozenset({_TRANSACTION}),
+    state_keys.TERM.name: frozenset({_TRANSACTION, _INCARNATIONS, _INIT, _REBUILD}),
+    state_keys.DELIVERED.name: frozenset({_TRANSACTION, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
+    state_keys.CONFIRMED.name: frozenset({_TRANSACTION, _CONSUMER, _PROMOTION}),
+    state_keys.LEDGER.name: frozenset({_STORE, _TRANSACTION, _PROMOTION}),
+    state_keys.READER.name: frozenset({_OUTBOX, _TRANSACTION}),
+    state_keys.HISTORY.name: frozenset({_TRANSACTION, _INIT, _REBUILD}),
+    state_keys.JOURNAL.name: frozenset({_TRANSACTION, _REBUILD}),
+    state_keys.COPY.name: frozenset({_TRANSACTION}),
+    state_keys.RECOPIES.name: frozenset({_TRANSACTION}),
+    state_keys.FINGERPRINT.name: frozenset({_INIT, _COPY, _REBUILD, _RESUMPTION, _REWIND}),
+    state_keys.MARKER_KEYS.name: frozenset({_STORE}),
+    state_keys.INCARNATIONS.name: frozenset({_INCARNATIONS}),
+    state_keys.OVERTAKEN.name: frozenset({_INCARNATIONS}),
+    state_keys.FOLDER_IDENTITY.name: frozenset({_INCARNATIONS}),
+    state_keys.ARCHIVING.name: frozenset({_STORE}),
+    state_keys.PLUGINS.name: frozenset({_PLUGINS}),
+    state_keys.PARKED.name: frozenset({_PARKED}),
+    state_keys.SKIPPED.name: frozenset({_PARKED}),
+    state_keys.PROCESSES.name: frozenset({_RUNS}),
 }

@@ -12,18 +12,10 @@ from dataclasses import dataclass
 
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Pointer, Sequence
-from tidemark.wire.state import (
-    Beginning,
-    CopyProgress,
-    DamagePolicy,
-    Fingerprint,
-    Followed,
-    HistoryIndex,
-    Identity,
-    JournalMark,
-    Key,
-    Term,
-)
+from tidemark.wire.state.copy_progress import CopyProgress, Fingerprint
+from tidemark.wire.state.history_index import HistoryIndex, JournalMark
+from tidemark.wire.state.key import DamagePolicy, Key
+from tidemark.wire.state.values import Beginning, Followed, Identity, Term
 
 
 @dataclass(frozen=True, slots=True)

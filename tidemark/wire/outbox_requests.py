@@ -7,7 +7,9 @@ from typing import Self
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.json_form import JsonForm
-from tidemark.wire.state import Beginning, Identity, OutboxLedger, Reader
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
 
 REQUEST_BYTES_MAX = 64 << 10

@@ -6,7 +6,7 @@ from enum import Enum
 
 from tidemark.model.lsn import Lsn, Oid, format_lsn, parse_lsn
 from tidemark.wire.control import BadRequest, Json
-from tidemark.wire.state import CopyPhase, CopyProgress, Recopies, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopies, Recopy
 
 REFUSED_HINT = "raise copy.spool_bytes, restart the sidecar, then run cdcctl table recopy TABLE, or exclude the table"
 TableKey = tuple[Oid, Oid]  # database, relation

@@ -20,7 +20,8 @@ from tidemark.model.relation import Relation
 from tidemark.model.table_name import TableName
 from tidemark.wire.recopies import REFUSED_HINT, RecopyStep, recopies_by_table, step_of
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import CopyPhase, CopyProgress, Recopy, Watermark
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopy
+from tidemark.wire.state.values import Watermark
 from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, json_option, state_option
 from tidemark_ctl.views.archive_tree import archive_tree

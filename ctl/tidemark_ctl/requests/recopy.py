@@ -31,7 +31,7 @@ from tidemark.wire.recopies import (
     recopies_by_table,
     step_of,
 )
-from tidemark.wire.state import Recopy
+from tidemark.wire.state.copy_progress import Recopy
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
 from tidemark_ctl.views.processes import process_now, send_request, start_hint
 from tidemark_ctl.views.render import Tree

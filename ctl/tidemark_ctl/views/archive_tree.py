@@ -8,7 +8,7 @@ from tidemark.io.process.config import Config
 from tidemark.io.state.state_views import StateView
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import format_lsn
-from tidemark.wire.state import Loss
+from tidemark.wire.state.event_logs import Loss
 from tidemark_ctl.views.render import Tree
 
 RUNS_SHOWN = 20

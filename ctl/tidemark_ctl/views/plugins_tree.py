@@ -1,6 +1,6 @@
 """The consumer of a state and the plug-ins of its daemons, for `cdcctl status`."""
 
-from tidemark.wire.state import PluginLog
+from tidemark.wire.state.plugin_log import PluginLog
 from tidemark_ctl.views.render import Tree
 
 

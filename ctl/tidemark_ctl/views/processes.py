@@ -13,7 +13,8 @@ from tidemark.io.state.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.wire.control import BadRequest, Json
-from tidemark.wire.state import Owner, ProcessEnd, Term
+from tidemark.wire.state.process_log import Owner, ProcessEnd
+from tidemark.wire.state.values import Term
 from tidemark_ctl.views.archive_tree import usecs_text
 from tidemark_ctl.views.render import Tree
 

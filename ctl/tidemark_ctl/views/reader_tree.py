@@ -1,7 +1,7 @@
 """How commands display what a reader of the outbox holds, or that it has lapsed."""
 
 from tidemark.model.lsn import format_lsn
-from tidemark.wire.state import Reader
+from tidemark.wire.state.readers import Reader
 from tidemark_ctl.views.archive_tree import usecs_text
 from tidemark_ctl.views.render import Tree
 

@@ -13,7 +13,8 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.wire.state import Archiving, MarkerKeys, Rewind, Switch
+from tidemark.wire.state.event_logs import Rewind, Switch
+from tidemark.wire.state.values import Archiving, MarkerKeys
 from tidemark_ctl.views.archive_tree import usecs_text
 from tidemark_ctl.views.processes import Process, process_now, process_tree
 from tidemark_ctl.views.render import Tree

@@ -47,7 +47,8 @@ from tidemark.runtime.replay.offline import decode_archive
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.items import decode_item
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import CopyProgress, Owner
+from tidemark.wire.state.copy_progress import CopyProgress
+from tidemark.wire.state.process_log import Owner
 from tidemark.wire.values import ValueKind
 
 OUTBOX_BYTES = 4 << 30

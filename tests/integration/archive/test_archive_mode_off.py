@@ -13,7 +13,8 @@ from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, parse_lsn
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
-from tidemark.wire.state import DELIVERED, Watermark
+from tidemark.wire.state.state_keys import DELIVERED
+from tidemark.wire.state.values import Watermark
 
 SEGMENT_DIGITS = 16  # digits of a WAL file's name after its timeline
 

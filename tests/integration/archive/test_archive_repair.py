@@ -26,7 +26,8 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.lake.positions import Positions, TableState
 from tidemark.wal.segments import segment_start
-from tidemark.wire.state import STAGE, CopyPhase
+from tidemark.wire.state.copy_progress import CopyPhase
+from tidemark.wire.state.state_keys import STAGE
 from tidemark.wire.values import ValueKind
 
 MB = 1 << 20

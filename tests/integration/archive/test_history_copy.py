@@ -25,7 +25,10 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.first_copy.recopying import refuse
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
-from tidemark.wire.state import STAGE, CopyPhase, Followed, Owner, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, Recopy
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import STAGE
+from tidemark.wire.state.values import Followed
 
 READER = "lake"
 

@@ -11,7 +11,8 @@ from tidemark.engine.progress import Progress
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import Epoch, Sequence
-from tidemark.wire.state import DELIVERED, Watermark
+from tidemark.wire.state.state_keys import DELIVERED
+from tidemark.wire.state.values import Watermark
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 
 QUICK = Backoff(0.001, 0.001)
 

@@ -18,7 +18,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, SchemaChange, SchemaEvent
 from tidemark.model.lsn import Oid, parse_lsn
-from tidemark.wire.state import CopyPhase
+from tidemark.wire.state.copy_progress import CopyPhase
 
 PATTERNS = ("app", "shop_*")
 NOT_CAPTURED = "a database is not captured"

@@ -29,7 +29,7 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
-from tidemark.wire.state import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 DEADLINE_S = 120.0
 OFFERS = 10  # with waits of 0.02 s, 0.04 s and so on between them, about a second

@@ -19,16 +19,9 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Seque
 from tidemark.runtime.capture.following import DelivererMarker, FollowTarget
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
-from tidemark.wire.state import (
-    DELIVERED,
-    FOLLOWED,
-    STAGE,
-    Followed,
-    FollowedDeliverer,
-    Identity,
-    Owner,
-    Watermark,
-)
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import DELIVERED, FOLLOWED, STAGE
+from tidemark.wire.state.values import Followed, FollowedDeliverer, Identity, Watermark
 
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 1 << 20, 4 << 20)

@@ -9,7 +9,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
-from tidemark.wire.state import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 
 def test_idle_time_confirms_and_trims_by_the_slowest_reader_and_moves_nothing_back(

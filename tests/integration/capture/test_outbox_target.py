@@ -46,7 +46,7 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
 from tidemark.wire.keys import named
-from tidemark.wire.state import CONFIRMED
+from tidemark.wire.state.state_keys import CONFIRMED
 
 RECEIVED_LSN = 70_000
 COMMITTED_US = 100  # of `group(100)`

@@ -23,7 +23,9 @@ from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.plugins.plugins import built_in
-from tidemark.wire.state import STAGE, Identity, Owner
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import STAGE
+from tidemark.wire.state.values import Identity
 
 KEY = b"k" * 16
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)

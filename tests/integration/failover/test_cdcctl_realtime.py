@@ -19,7 +19,7 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
-from tidemark.wire.state import STAGE
+from tidemark.wire.state.state_keys import STAGE
 
 EFFECTS_OF_OFF = ("stop-capture", "write-stop-marker", "switch-segment")
 

@@ -36,7 +36,8 @@ from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.plugins.plugins import built_in
-from tidemark.wire.state import DELIVERED, Identity, Watermark
+from tidemark.wire.state.state_keys import DELIVERED
+from tidemark.wire.state.values import Identity, Watermark
 
 KEY = b"k" * 16
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)

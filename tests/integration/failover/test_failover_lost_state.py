@@ -14,7 +14,7 @@ from tidemark.io.host.log_output import get_log
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.switching import switch
 from tidemark.model.mode import Stage
-from tidemark.wire.state import HandOver
+from tidemark.wire.state.values import HandOver
 
 
 def rebuild_state(pair: Pair, root: Path) -> None:

@@ -18,7 +18,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.wal.segments import parse_segment_name
-from tidemark.wire.state import DELIVERED
+from tidemark.wire.state.state_keys import DELIVERED
 
 MB = 1 << 20
 

@@ -15,7 +15,7 @@ from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, write_marker
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 SYSTEM = SystemIdentifier(77)

@@ -41,7 +41,7 @@ from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.marker import MarkerKind
-from tidemark.wire.state import HandOver
+from tidemark.wire.state.values import HandOver
 
 RING_BYTES = 4 << 20  # a segment switch skips one of the node's
 SMALL_RING_BYTES = 2 << 20

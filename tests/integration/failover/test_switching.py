@@ -20,7 +20,9 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Pointer
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import FOLLOWED, Followed, HandOver, Identity, Owner, Watermark
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import FOLLOWED
+from tidemark.wire.state.values import Followed, HandOver, Identity, Watermark
 
 SIDECAR, ARCHIVER = Owner("sidecar", "host", "boot", 1, 1), Owner("archiver", "host", "boot", 2, 2)
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)

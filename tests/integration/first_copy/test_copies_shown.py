@@ -12,7 +12,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
-from tidemark.wire.state import FINGERPRINT, CopyPhase, CopyProgress, Fingerprint, Identity
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
+from tidemark.wire.state.state_keys import FINGERPRINT
+from tidemark.wire.state.values import Identity
 
 DONE = CopyProgress(CopyPhase.DONE, 1, snapshot="700:710:703", lx=Lsn(90), seen_lsn=Lsn(101), timeline=TimelineId(1))
 TL1, TL2, TL3 = TimelineId(1), TimelineId(2), TimelineId(3)

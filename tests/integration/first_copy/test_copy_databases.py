@@ -11,7 +11,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Oid
-from tidemark.wire.state import CopyPhase
+from tidemark.wire.state.copy_progress import CopyPhase
 
 FIRST, SECOND, LATER = "copied_first", "copied_second", "copied_later"
 TABLE = "CREATE TABLE account (id int PRIMARY KEY); INSERT INTO account SELECT generate_series(1, 10)"

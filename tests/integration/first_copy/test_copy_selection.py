@@ -15,7 +15,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary
 from tidemark.runtime.seed.initialise import initialise
-from tidemark.wire.state import CopyPhase
+from tidemark.wire.state.copy_progress import CopyPhase
 from tidemark.wire.values import ValueKind
 
 ROWS = 3

@@ -23,7 +23,7 @@ from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
-from tidemark.wire.state import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 ROWS = 100
 

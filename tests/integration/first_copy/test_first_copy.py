@@ -15,7 +15,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.snapshot import parse_snapshot
-from tidemark.wire.state import CopyPhase
+from tidemark.wire.state.copy_progress import CopyPhase
 
 ROWS = 8_000
 WRITER_PAUSE_S = 0.002  # so that a capture on shared CPUs can catch up with it

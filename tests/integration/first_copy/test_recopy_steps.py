@@ -37,19 +37,10 @@ from tidemark.runtime.first_copy.recopying import (
 from tidemark.runtime.seed.copy_plan import selection_reported
 from tidemark.wire.keys import named
 from tidemark.wire.recopies import RecopyStep, RequestedTable, recopies_by_table, step_of
-from tidemark.wire.state import (
-    DELIVERED,
-    FINGERPRINT,
-    RECOPIES,
-    Beginning,
-    CopyPhase,
-    CopyProgress,
-    Fingerprint,
-    Identity,
-    Owner,
-    Recopy,
-    Watermark,
-)
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint, Recopy
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import DELIVERED, FINGERPRINT, RECOPIES
+from tidemark.wire.state.values import Beginning, Identity, Watermark
 
 SEGMENT_BYTES = 1 << 20
 IDENTITY = Identity("main", SystemIdentifier(1), "outbox", 15, SEGMENT_BYTES, 1 << 20)

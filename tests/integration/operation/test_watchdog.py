@@ -22,7 +22,8 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.mode import Role
-from tidemark.wire.state import Identity, Owner
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.values import Identity
 
 NS = 1_000_000_000
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
@@ -239,7 +240,7 @@ import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from tidemark.io.host.clock import boot_id, host_name
 from tidemark.io.host.process_kill import kill_process
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 owner = Owner("sidecar", host_name(), boot_id(), {target.pid}, {ticks})
 os.setuid(65534)
 print(kill_process(owner))

@@ -14,7 +14,9 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.mode import Role
 from tidemark.runtime.plugins.plugin_uses import OtherConsumer, OtherPlugins, record_plugins
-from tidemark.wire.state import PLUGINS, Owner, PluginLog, PluginUse, PluginUses
+from tidemark.wire.state.plugin_log import PluginLog, PluginUse, PluginUses
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import PLUGINS
 
 OUTBOX = PluginUse("outbox", "", "")
 PLAIN = PluginUses(OUTBOX)

@@ -23,7 +23,8 @@ from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import BEGINNING, Beginning
+from tidemark.wire.state.state_keys import BEGINNING
+from tidemark.wire.state.values import Beginning
 from tidemark.wire.values import ValueHeader, ValueKind
 
 GROUPS = 40

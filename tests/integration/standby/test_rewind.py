@@ -25,7 +25,7 @@ from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.model.message_prefix import LOSS_PREFIX, REWIND_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.wal.segments import segment_name, segment_of, segment_start
-from tidemark.wire.state import DELIVERED, STAGE
+from tidemark.wire.state.state_keys import DELIVERED, STAGE
 
 MB = 1 << 20
 NAME_LENGTH = 24  # of a segment's file

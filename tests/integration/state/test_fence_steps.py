@@ -29,7 +29,9 @@ from tidemark.runtime.daemon.fencing import ANSWERED_MAX, FIRST_START, TRY_AGAIN
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings, NoMarkersOnStandby
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Instance, Marker, MarkerKind
-from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Identity, Overtaken, Owner, Watermark
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import DELIVERED, FOLLOWED
+from tidemark.wire.state.values import Followed, Identity, Overtaken, Watermark
 
 pytestmark = pytest.mark.feature("I21")
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)

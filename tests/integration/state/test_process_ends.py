@@ -21,7 +21,8 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, WalGap
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.wire.control import Json
-from tidemark.wire.state import Identity, ProcessEnd
+from tidemark.wire.state.process_log import ProcessEnd
+from tidemark.wire.state.values import Identity
 
 IDENTITY = Identity("main", SystemIdentifier(1), "00" * 16, 15, 16 << 20, 1 << 24)
 LOG = get_log("test")

@@ -18,7 +18,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, StateError
 from tidemark.model.position import Sequence
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import CONFIRMED, OutboxLedger, Reader
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.state_keys import CONFIRMED
 
 OUTBOX = 1 << 20
 NOTE = "n" * 20_000  # a group has 2 values, and about 21 kB

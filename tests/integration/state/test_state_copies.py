@@ -33,7 +33,9 @@ from tidemark.runtime.seed.initialise import initialise_from_backup
 from tidemark.runtime.seed.seeding import read_seed
 from tidemark.wal.segments import history_name
 from tidemark.wire.marker import Instance, Marker, MarkerKind
-from tidemark.wire.state import FOLDER_IDENTITY, Identity, Owner
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import FOLDER_IDENTITY
+from tidemark.wire.state.values import Identity
 
 PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")

@@ -21,18 +21,11 @@ from tidemark.model.position import Epoch, Sequence
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import (
-    CONFIRMED,
-    DELIVERED,
-    LEDGER,
-    STAGE,
-    CopyPhase,
-    CopyProgress,
-    Identity,
-    Key,
-    Owner,
-    Watermark,
-)
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.key import Key
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import CONFIRMED, DELIVERED, LEDGER, STAGE
+from tidemark.wire.state.values import Identity, Watermark
 
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 BOUND = 4 << 20

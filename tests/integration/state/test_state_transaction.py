@@ -22,7 +22,14 @@ from tidemark.model.relation import KnownDatabase
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import (
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopies, Recopy
+from tidemark.wire.state.event_logs import Loss, LossLog, Rewind, RewindLog, Switch, SwitchLog
+from tidemark.wire.state.history_index import HistoryIndex, JournalFile, JournalMark
+from tidemark.wire.state.key import Key
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.process_log import Owner, ProcessEnd, ProcessLog
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.state_keys import (
     BEGINNING,
     CONFIRMED,
     DELIVERED,
@@ -33,31 +40,14 @@ from tidemark.wire.state import (
     PROCESSES,
     STAGE,
     TERM,
+)
+from tidemark.wire.state.values import (
     Beginning,
-    CopyPhase,
-    CopyProgress,
     Followed,
     FollowedDeliverer,
     HandOver,
-    HistoryIndex,
     Identity,
-    JournalFile,
-    JournalMark,
-    Key,
-    Loss,
-    LossLog,
     MarkerKeys,
-    OutboxLedger,
-    Owner,
-    ProcessEnd,
-    ProcessLog,
-    Reader,
-    Recopies,
-    Recopy,
-    Rewind,
-    RewindLog,
-    Switch,
-    SwitchLog,
     Term,
     Watermark,
 )

@@ -21,7 +21,7 @@ from tidemark.runtime.replay.history_start import WalTrimmed
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.segments import segment_name
-from tidemark.wire.state import BaseEntry, HistoryIndex
+from tidemark.wire.state.history_index import BaseEntry, HistoryIndex
 
 POSTGRES_EPOCH_S = 946_684_800
 NOON = parse_commit_time("2026-11-22T12:00:00Z")

@@ -12,7 +12,7 @@ from tidemark.decode.catalog.history import DamagedHistory, dump_entry, journal_
 from tidemark.io.state.history_files import HistoryWriter, before_fork, journal_entries
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record
-from tidemark.wire.state import BaseEntry, HistoryIndex, JournalMark
+from tidemark.wire.state.history_index import BaseEntry, HistoryIndex, JournalMark
 
 SYSTEM = SystemIdentifier(7_000_000_000_000_000_001)
 MAJOR = 15

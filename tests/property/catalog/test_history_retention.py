@@ -18,7 +18,7 @@ from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.state.history_files import HistoryWriter, base_for, journal_entries
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, Xid
 from tidemark.wal.record import Record
-from tidemark.wire.state import HistoryIndex, JournalMark
+from tidemark.wire.state.history_index import HistoryIndex, JournalMark
 
 BASE_EVERY = 10_000  # bytes of WAL, as history.base_every_bytes
 JOURNAL_FILE = 2_000  # bytes, as history.journal_file_bytes

@@ -15,14 +15,25 @@ from tests.support.forged import groups
 from tidemark.model import change, position, relation
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Stage
-from tidemark.wire import state
 from tidemark.wire.json_form import JsonForm, JsonMismatch
+from tidemark.wire.state import (
+    copy_progress,
+    event_logs,
+    history_index,
+    outbox_ledger,
+    plugin_log,
+    process_log,
+    readers,
+    values,
+)
 
+STATE_VALUES = (copy_progress, event_logs, history_index, outbox_ledger, plugin_log, process_log, readers, values)
 SHAPES: list[type] = [
     *(
         shape
-        for shape in vars(state).values()
-        if isinstance(shape, type) and shape.__module__ == state.__name__ and is_dataclass(shape)
+        for module in STATE_VALUES
+        for shape in vars(module).values()
+        if isinstance(shape, type) and shape.__module__ == module.__name__ and is_dataclass(shape)
     ),
     Stage,
     position.Pointer,

@@ -21,7 +21,8 @@ from tidemark.runtime.daemon import stage_transition
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Effects, perform
 from tidemark.wire.marker import MarkerKind
-from tidemark.wire.state import LEDGER, OutboxLedger
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.state_keys import LEDGER
 
 WRITTEN_S = 5.0
 

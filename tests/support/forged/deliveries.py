@@ -14,7 +14,8 @@ from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture.delivery import OutboxTarget
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
-from tidemark.wire.state import Identity, Owner
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.values import Identity
 
 BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)

@@ -27,7 +27,7 @@ from tidemark.pipeline.lake.layout import constants_of, position_of, shape_of
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 from tidemark.wire.values import ValueKind
 
 CAPTURE = "test"

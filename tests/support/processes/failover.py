@@ -24,7 +24,7 @@ from tidemark.wal.page import Framer, Invalid, NeedMore
 from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wire.control import Json
 from tidemark.wire.marker import Instance, Marker, read_marker
-from tidemark.wire.state import Switch
+from tidemark.wire.state.event_logs import Switch
 
 MOVED_S = 120.0
 RING_BYTES = 4 << 20  # four of the node's segments

@@ -2,7 +2,7 @@
 
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
-from tidemark.wire.state import HistoryIndex, JournalMark
+from tidemark.wire.state.history_index import HistoryIndex, JournalMark
 
 
 def empty_history(store: StateStore) -> HistoryWriter:

@@ -22,7 +22,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.layout import position_of
 from tidemark.pipeline.sinks.steps import TableItem
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 
 OUTBOX_BYTES = 16 << 20
 SPACE_WAIT_S = 120.0

@@ -12,20 +12,12 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer, Position, Sequence
 from tidemark.wal.segments import segment_name
-from tidemark.wire.state import (
-    BaseEntry,
-    HandOver,
-    HistoryIndex,
-    Identity,
-    JournalMark,
-    LossLog,
-    OutboxLedger,
-    Reader,
-    Recopies,
-    RewindLog,
-    SwitchLog,
-    Watermark,
-)
+from tidemark.wire.state.copy_progress import Recopies
+from tidemark.wire.state.event_logs import LossLog, RewindLog, SwitchLog
+from tidemark.wire.state.history_index import BaseEntry, HistoryIndex, JournalMark
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.values import HandOver, Identity, Watermark
 
 MB = 1 << 20
 TL1, TL2, TL3 = TimelineId(1), TimelineId(2), TimelineId(3)

@@ -9,7 +9,7 @@ from tests.support.forged.byte_targets.small_base import BASE
 from tidemark.decode.catalog.history import DamagedHistory, load_base
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.model.lsn import Lsn
-from tidemark.wire.state import HistoryIndex, JournalMark
+from tidemark.wire.state.history_index import HistoryIndex, JournalMark
 
 SMALL = load_base(BASE.read_bytes(), str(BASE))
 FIRST, SECOND, THIRD, WANTED = (Lsn(number << 20) for number in (1, 2, 3, 4))

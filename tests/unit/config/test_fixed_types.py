@@ -10,7 +10,7 @@ from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.runtime.capture.capture import OtherTypes, check_types
 from tidemark.wire.json_form import JsonForm
-from tidemark.wire.state import Beginning
+from tidemark.wire.state.values import Beginning
 
 BEGINNING = Beginning(TimelineId(1), Lsn(8), FullXid(3), {})
 

@@ -22,7 +22,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import SystemIdentifier
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 ROOT = Path(__file__).resolve().parents[3]
 ARCHIVE = "archive"  # in the state folder

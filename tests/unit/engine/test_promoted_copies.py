@@ -3,7 +3,7 @@
 from tidemark.model.lsn import Oid
 from tidemark.runtime.recovery.promotion import promoted_copies
 from tidemark.runtime.recovery.rebuild import LakeInventory
-from tidemark.wire.state import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 TABLE = (Oid(1), Oid(2))
 LAKE = LakeInventory(generations={TABLE: 3}, unfinished={})

@@ -21,7 +21,8 @@ from tidemark.runtime.plugins.poison_handling import batch_of, parked_change, ro
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
 from tidemark.wire.parked import ParkedChange, ParkedLedger, SkippedChange, decode_parked, encode_parked
-from tidemark.wire.state import PARKED, Identity
+from tidemark.wire.state.state_keys import PARKED
+from tidemark.wire.state.values import Identity
 
 LATER = Epoch(TimelineId(1), EPOCH.number + 1)
 NO_LIMIT = 1 << 30

@@ -14,7 +14,7 @@ from tidemark.wire.recopies import (
     encode_request,
     step_of,
 )
-from tidemark.wire.state import CopyPhase, CopyProgress, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopy
 
 KEY = (Oid(5), Oid(16385))
 

@@ -47,7 +47,7 @@ class Missing:
 def missing(found: ArchiveState, timeline: TimelineId, restart_lsn: Lsn, off_lsn: Lsn) -> Missing:
     """Return the missing WAL from `restart_lsn` on: there are later segments, or archive_mode was off.
 
-    Segments that are recorded as holes do not count. `off_lsn`: see `tidemark.wire.state.Archiving`.
+    Segments that are recorded as holes do not count. `off_lsn`: see `tidemark.wire.state.values.Archiving`.
     """
     gap = found.gap_after(restart_lsn)
     begin_lsn = gap.start_lsn if gap is not None else max(reached_lsn(found), restart_lsn)

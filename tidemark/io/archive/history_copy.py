@@ -21,7 +21,7 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Pointer, Position
 from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
-from tidemark.wire.state import JournalFile
+from tidemark.wire.state.history_index import JournalFile
 
 _OURS = ("base-", "journal-", f"{MANIFEST_FILE}.")
 _ATTEMPTS_MAX = 3  # to copy an index whose files are pruned during the copy

@@ -14,7 +14,7 @@ from tidemark.io.host.file_access import EXECUTE, READ, WRITE, ServerUser, acces
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
-from tidemark.wire.state import Archiving
+from tidemark.wire.state.values import Archiving
 
 
 class ServerCannotArchive(ConfigError):

@@ -37,7 +37,9 @@ from tidemark.wire.outbox_requests import (
     decode_headers,
 )
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import Beginning, Identity, OutboxLedger, Reader
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import ValueHeader
 
 AnswerT = TypeVar("AnswerT")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidemark.io.host.clock import boot_id, host_name, own_start_ticks, process_start_ticks
 from tidemark.model.commit_time import MSECS_PER_SECOND
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 
 DEATH_S = 5.0  # a killed process ends within milliseconds unless it waits for a disk; the caller then tries again
 

@@ -15,7 +15,8 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Position
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.parked import ParkedChange, ParkedLedger, SkipLog, SkippedChange, decode_parked, encode_parked
-from tidemark.wire.state import PARKED, SKIPPED, DamagePolicy
+from tidemark.wire.state.key import DamagePolicy
+from tidemark.wire.state.state_keys import PARKED, SKIPPED
 
 TABLE = "parked"
 _PLACE = struct.Struct(">IQQI")  # timeline, commit LSN, ordinal, relation

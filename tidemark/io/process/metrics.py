@@ -22,7 +22,7 @@ from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.mode import Role, Stage
 from tidemark.model.poison import Poison
 from tidemark.wire.marker import Ignored, MarkerKind
-from tidemark.wire.state import ProcessEnd
+from tidemark.wire.state.process_log import ProcessEnd
 
 LAG_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 LAG_BUCKETS_BYTES = tuple(1 << bits for bits in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36))

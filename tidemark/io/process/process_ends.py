@@ -5,7 +5,7 @@ Apart from `tidemark.io.process.run_record`, which logs: `cdcctl status` does no
 
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.wire.state import ProcessEnd, ProcessLog
+from tidemark.wire.state.process_log import ProcessEnd, ProcessLog
 
 KILLED = "killed: the process did not record its end"
 

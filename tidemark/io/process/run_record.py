@@ -15,7 +15,8 @@ from tidemark.io.process.ending import describe_ending
 from tidemark.io.process.process_ends import KILLED
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode, TidemarkError
-from tidemark.wire.state import PROCESSES, Owner, ProcessEnd, ProcessLog
+from tidemark.wire.state.process_log import Owner, ProcessEnd, ProcessLog
+from tidemark.wire.state.state_keys import PROCESSES
 
 REASON_CHARACTERS_MAX = 1000  # stored of an error's text
 

@@ -22,7 +22,7 @@ from tidemark.io.state.heartbeat import Heartbeat, HeartbeatFile, Slot
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.mode import Role
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 
 # How long an old heartbeat must remain the last one: after a suspend of the host all heartbeats are old at first.
 STILL_NS = NS_PER_S

@@ -37,7 +37,7 @@ from tidemark.io.host.disk import replace_file, sync, write_all, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.record import Record
-from tidemark.wire.state import BaseEntry, HistoryIndex, JournalFile, JournalMark
+from tidemark.wire.state.history_index import BaseEntry, HistoryIndex, JournalFile, JournalMark
 
 
 class NoBase(StateError):

@@ -22,7 +22,8 @@ from tidemark.model.incarnation import INCARNATION_BYTES, FolderIdentity, Incarn
 from tidemark.model.lsn import TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import Epoch
-from tidemark.wire.state import FOLDER_IDENTITY, INCARNATIONS, OVERTAKEN, TERM, Incarnations, Overtaken, Term
+from tidemark.wire.state.state_keys import FOLDER_IDENTITY, INCARNATIONS, OVERTAKEN, TERM
+from tidemark.wire.state.values import Incarnations, Overtaken, Term
 
 MACHINE_ID = Path("/etc/machine-id")
 _NOT_YET = "uninitialized"  # machine-id(5): in the image of a machine that has not booted

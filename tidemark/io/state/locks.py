@@ -16,7 +16,7 @@ from tidemark.io.host.disk import writing
 from tidemark.io.host.file_locks import is_file_locked, lock_file, read_holder, write_holder
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import Fenced, StateError
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 
 
 class AlreadyRunning(Fenced):

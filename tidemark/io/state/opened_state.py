@@ -13,7 +13,9 @@ from tidemark.model.position import Partition, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.keys import Scope, named
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import IDENTITY, LEDGER, Identity, OutboxLedger
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.state_keys import IDENTITY, LEDGER
+from tidemark.wire.state.values import Identity
 
 
 class OpenedState:

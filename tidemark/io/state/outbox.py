@@ -21,17 +21,10 @@ from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import Scope, named, numbered
 from tidemark.wire.outbox import OutboxValue, join
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import (
-    BEGINNING,
-    IDENTITY,
-    LEDGER,
-    READER,
-    Beginning,
-    Identity,
-    OutboxLedger,
-    Reader,
-    is_reader_name,
-)
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader, is_reader_name
+from tidemark.wire.state.state_keys import BEGINNING, IDENTITY, LEDGER, READER
+from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
 
 READERS_REGISTERED_MAX = 64

@@ -13,7 +13,7 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.keys import CHUNK_MAX, Scope, parse_slot, slot
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import ByteMark, OutboxLedger
+from tidemark.wire.state.outbox_ledger import ByteMark, OutboxLedger
 from tidemark.wire.values import EncodedGroup, ValueHeader, chunks, decode_header
 
 

@@ -2,7 +2,7 @@
 
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import format_lsn
-from tidemark.wire.state import Overtaken
+from tidemark.wire.state.values import Overtaken
 
 
 class OvertakenState(Fenced):

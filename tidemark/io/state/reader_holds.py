@@ -8,7 +8,9 @@ If no reader is required, none lapses before the outbox is full: another reader 
 from collections.abc import Mapping
 
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.wire.state import Identity, OutboxLedger, Reader, Watermark
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.values import Identity, Watermark
 
 HOLD_SHARE = 4  # a reader may hold a quarter of the outbox, unless `reader.hold_bytes` is set
 HOLD_SHARE_MAX = 2  # at most half of it: the rest is for those that read

@@ -2,7 +2,7 @@
 
 Everything that determines who delivers, and the position, changes in one LMDB transaction, which checks the epoch
 first: the loser of a switch fails in it, with nothing written. Positions never move back on a timeline. Each key has a
-policy for damage (`tidemark.wire.state`); none is a silent start from the oldest position.
+policy for damage (`tidemark.wire.state.state_keys`); none is a silent start from the oldest position.
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,13 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import Scope, named
-from tidemark.wire.state import (
-    ARCHIVING,
-    IDENTITY,
-    INCARNATIONS,
-    LEDGER,
-    MARKER_KEYS,
-    PLUGINS,
-    Archiving,
-    CopyProgress,
-    DamagePolicy,
-    Identity,
-    Incarnations,
-    MarkerKeys,
-    OutboxLedger,
-    Owner,
-    PluginLog,
-    ProcessLog,
-    Recopies,
-)
+from tidemark.wire.state.copy_progress import CopyProgress, Recopies
+from tidemark.wire.state.key import DamagePolicy
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.plugin_log import PluginLog
+from tidemark.wire.state.process_log import Owner, ProcessLog
+from tidemark.wire.state.state_keys import ARCHIVING, IDENTITY, INCARNATIONS, LEDGER, MARKER_KEYS, PLUGINS
+from tidemark.wire.state.values import Archiving, Identity, Incarnations, MarkerKeys
 
 
 class NotDeliverer(Fenced):

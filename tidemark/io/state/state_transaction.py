@@ -1,7 +1,7 @@
 """The state inside one LMDB transaction: stage, epoch and positions, read and changed together.
 
 Positions never move back on a timeline: `Key.encode_over` checks each value that replaces another. Each key has a
-policy for damage (`tidemark.wire.state`).
+policy for damage (`tidemark.wire.state.state_keys`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,14 @@ from tidemark.model.relation import KnownDatabase, Relation
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import Scope, named, numbered
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import (
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopies
+from tidemark.wire.state.event_logs import Loss, LossLog, Rewind, RewindLog, Switch, SwitchLog
+from tidemark.wire.state.history_index import HistoryIndex, JournalMark
+from tidemark.wire.state.key import DamagePolicy, Key
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.process_log import Owner, ProcessLog
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.state_keys import (
     BEGINNING,
     CONFIRMED,
     COPY,
@@ -53,30 +60,8 @@ from tidemark.wire.state import (
     STAGE,
     SWITCHES,
     TERM,
-    CopyPhase,
-    CopyProgress,
-    DamagePolicy,
-    Followed,
-    HandOver,
-    HistoryIndex,
-    Identity,
-    JournalMark,
-    Key,
-    Loss,
-    LossLog,
-    MarkerKeys,
-    OutboxLedger,
-    Owner,
-    ProcessLog,
-    Reader,
-    Recopies,
-    Rewind,
-    RewindLog,
-    Switch,
-    SwitchLog,
-    Term,
-    Watermark,
 )
+from tidemark.wire.state.values import Followed, HandOver, Identity, MarkerKeys, Term, Watermark
 from tidemark.wire.values import EncodedGroup
 
 FREE_BYTES_MIN = 64 << 20  # of the file system: reserved so that a full outbox never prevents a confirmation

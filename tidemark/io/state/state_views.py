@@ -7,25 +7,12 @@ from tidemark.model.incarnation import Extent
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer, Position
-from tidemark.wire.state import (
-    Beginning,
-    CopyProgress,
-    Fingerprint,
-    Followed,
-    HandOver,
-    HistoryIndex,
-    Identity,
-    JournalMark,
-    LossLog,
-    OutboxLedger,
-    Overtaken,
-    Reader,
-    Recopies,
-    RewindLog,
-    SwitchLog,
-    Term,
-    Watermark,
-)
+from tidemark.wire.state.copy_progress import CopyProgress, Fingerprint, Recopies
+from tidemark.wire.state.event_logs import LossLog, RewindLog, SwitchLog
+from tidemark.wire.state.history_index import HistoryIndex, JournalMark
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.values import Beginning, Followed, HandOver, Identity, Overtaken, Term, Watermark
 
 
 @dataclass(frozen=True, slots=True)

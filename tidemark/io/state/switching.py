@@ -13,7 +13,10 @@ from tidemark.io.state.state import StateStore
 from tidemark.model.errors import Fenced
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
-from tidemark.wire.state import FOLLOWED, HAND_OVER, STAGE, Followed, HandOver, Owner, Switch
+from tidemark.wire.state.event_logs import Switch
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import FOLLOWED, HAND_OVER, STAGE
+from tidemark.wire.state.values import Followed, HandOver
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from tidemark.io.state.environment import Environment, Guarded
 from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, Slot
 from tidemark.io.state.locks import RoleLock
 from tidemark.model.mode import Role
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 
 # Of `watchdog_s`: a process that waits for a stuck writer may write no heartbeat, and must not count as hung.
 STUCK_SHARE = 2 / 3

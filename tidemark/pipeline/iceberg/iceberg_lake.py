@@ -35,7 +35,7 @@ from tidemark.pipeline.sinks.changelog import ChangeLog
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, first_relation, latest_relation, split_items
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 REOPENED_MAX = 5  # in a row, for maintenance of another program that committed meanwhile
 

@@ -22,7 +22,7 @@ from tidemark.pipeline.lake.faults import LakeEntry
 from tidemark.pipeline.lake.positions import LakeOfAnother, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.table_errors import TableFenced
 from tidemark.wire.json_form import JsonForm
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 NAMESPACE = ("_tidemark",)
 _LAKE = "lake"

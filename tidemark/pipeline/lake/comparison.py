@@ -39,7 +39,7 @@ from tidemark.pipeline.lake.layout import LakeColumn, key_names, lake_columns, n
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.pipeline.storage.stores import open_lake
 from tidemark.wal.versions import wal_format
-from tidemark.wire.state import CopyProgress
+from tidemark.wire.state.copy_progress import CopyProgress
 
 POLL_S = 0.2
 ROWS_MAX = 50_000  # of COPY, converted to Arrow together

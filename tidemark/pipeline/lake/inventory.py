@@ -12,7 +12,7 @@ from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.pipeline.lake.positions import Positions, TableState
 from tidemark.pipeline.storage.stores import open_lake
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 _COPIED = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 

@@ -24,7 +24,7 @@ from tidemark.io.host.file_locks import lock_file, read_holder, write_holder
 from tidemark.pipeline.lake.positions import LakeOfAnother
 from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull
 from tidemark.wire.json_form import JsonForm, JsonMismatch
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 FILE = "_pipeline.lock"
 _FILE_MODE = 0o600

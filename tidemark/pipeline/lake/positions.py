@@ -35,7 +35,7 @@ from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.pipeline.storage.stores import store_of
 from tidemark.wire.relations import decode_relation, encode_relation
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 FOLDER = "_positions"
 SCHEMA = pa.schema(

@@ -30,7 +30,7 @@ from tidemark.pipeline.lake.layout import COMMENT, TYPE
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
 from tidemark.pipeline.lake.table_properties import SOURCE
 from tidemark.pipeline.storage.stores import open_lake
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 LakeReport = None | bool | int | float | str | Sequence["LakeReport"] | Mapping[str, "LakeReport"]
 

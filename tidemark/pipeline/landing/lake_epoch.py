@@ -27,7 +27,7 @@ from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.store_errors import BadStore
 from tidemark.pipeline.storage.stores import is_remote, store_of
 from tidemark.wire.json_form import JsonMismatch
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 FOLDER = "_pipeline"
 TAKES_MAX = 20  # attempts, each of which another pipeline that starts at this moment prevented

@@ -47,7 +47,7 @@ from tidemark.pipeline.sinks.table_writes import TableWrites, Upkeep
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.pipeline.storage.stores import store_of
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 TARGETS_AT_ONCE = 4
 LONG_WRITE_S = 0.02  # mean of a batch; shorter writes are mostly Python, where threads only wait for the interpreter

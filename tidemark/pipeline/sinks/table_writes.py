@@ -43,7 +43,7 @@ from tidemark.pipeline.sinks.schema_policy import refusing_changes
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, continued, copy_of_replica, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 EXPIRE_EVERY = 100  # commits of one table between two deletions of expired rows
 LOG_FILE_ROWS = 1 << 20  # of a log

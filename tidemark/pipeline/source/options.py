@@ -11,7 +11,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.source.starting_position import EARLIEST, FROM_EARLIEST, StartingPosition
-from tidemark.wire.state import is_reader_name
+from tidemark.wire.state.readers import is_reader_name
 
 FORMAT = "tidemark"
 ValueT = TypeVar("ValueT")

@@ -12,7 +12,9 @@ from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import Beginning, Identity, OutboxLedger, Reader
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import ValueHeader
 
 

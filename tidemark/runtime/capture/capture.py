@@ -63,7 +63,8 @@ from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
-from tidemark.wire.state import Beginning, HistoryIndex
+from tidemark.wire.state.history_index import HistoryIndex
+from tidemark.wire.state.values import Beginning
 
 PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
 

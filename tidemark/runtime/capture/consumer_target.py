@@ -37,7 +37,7 @@ from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
-from tidemark.wire.state import BEGINNING, CONFIRMED
+from tidemark.wire.state.state_keys import BEGINNING, CONFIRMED
 from tidemark.wire.values import EncodedGroup
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer

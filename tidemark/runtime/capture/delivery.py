@@ -28,7 +28,9 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
+from tidemark.wire.state.copy_progress import CopyProgress
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.values import Watermark
 from tidemark.wire.values import EncodedGroup
 
 IDLE_POLL_S = 0.2  # first interval between polls of the target while nothing is delivered

@@ -23,7 +23,8 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.delivery import CopyKeep
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Marker, MarkerKind
-from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, FollowedDeliverer, Watermark
+from tidemark.wire.state.state_keys import DELIVERED, FOLLOWED
+from tidemark.wire.state.values import Followed, FollowedDeliverer, Watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch
-from tidemark.wire.state import Owner
+from tidemark.wire.state.process_log import Owner
 
 BEATS = 10  # within `watchdog.watchdog_s`
 

@@ -37,7 +37,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wal.segments import segment_of, segment_start
-from tidemark.wire.state import Archiving
+from tidemark.wire.state.values import Archiving
 
 QUERY_S = 10.0
 START_S = 3.0  # a start waits this long for the node's answer, and then for the folder's

@@ -24,7 +24,7 @@ from tidemark.runtime.daemon.node_requests import NodeRequests, NoMarkersOnStand
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Marker, MarkerKind
-from tidemark.wire.state import Overtaken
+from tidemark.wire.state.values import Overtaken
 
 TRY_AGAIN_S = 5.0  # after a node that did not answer, or wrote no marker
 FIRST_START = 1  # a start marker's sequence, if it is the first of a process whose state is not confirmed

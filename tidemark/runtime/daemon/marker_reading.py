@@ -12,7 +12,7 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wal.segments import WalSlice, segment_of, segment_start
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 POLL_S = 0.5
 _INTEREST = frozenset({RM_LOGICALMSG})

@@ -51,7 +51,8 @@ from tidemark.runtime.plugins.poison_handling import PoisonPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.recopies import REFUSED_HINT
-from tidemark.wire.state import Identity, Owner
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.values import Identity
 
 NAMES_MAX = 20  # in one line of the log
 MOVED_HELP = "Confirm, for one start, that this state delivers although it was moved here, or a copy of it was ahead."

@@ -56,7 +56,9 @@ from tidemark.runtime.seed.copy_plan import CopyTask, is_requested_alone, plan_c
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint, Recopy
+from tidemark.wire.state.state_keys import FINGERPRINT
+from tidemark.wire.state.values import Beginning
 
 CONFLICTS_MAX = 10  # with a standby's replay, in a row without a table in between
 FAILURES_MAX = 10  # of the node at a table's rows, in the same way

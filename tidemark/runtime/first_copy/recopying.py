@@ -32,7 +32,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.wire.recopies import RecopyStep, RequestedTable, TableKey, recopies_by_table, recopies_of, step_of
-from tidemark.wire.state import CopyPhase, CopyProgress, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopy
 
 OLDER_WAIT_S = 5.0  # of a requested copy for older transactions; nothing is delivered meanwhile
 PAUSE_S = 30.0  # between the starts of a postponed copy: each one stops the stream for so long

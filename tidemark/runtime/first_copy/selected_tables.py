@@ -16,7 +16,7 @@ from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
-from tidemark.wire.state import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 COPIED_KIND = "r"  # pg_class.relkind: relations with rows
 PhaseChange = tuple[

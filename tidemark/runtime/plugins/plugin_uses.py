@@ -11,7 +11,9 @@ from tidemark.io.process.config import BadConfig
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Role
-from tidemark.wire.state import PLUGINS, Owner, PluginLog, PluginUse, PluginUses
+from tidemark.wire.state.plugin_log import PluginLog, PluginUse, PluginUses
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import PLUGINS
 
 
 class OtherConsumer(BadConfig):

@@ -29,7 +29,7 @@ from tidemark.runtime.plugins.plugin_path import (
 )
 from tidemark.serializers.serializer import Serializer
 from tidemark.transforms.transform import Transform
-from tidemark.wire.state import PluginUse, PluginUses
+from tidemark.wire.state.plugin_log import PluginUse, PluginUses
 
 FINGERPRINT_CHARACTERS = 16
 _SECRET_PREFIX = b"tidemark plug-in secret:"  # so that the hash is that of no other use of the secret

@@ -12,7 +12,7 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.json_form import JsonForm
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 ANSWER_S = 120.0  # for a positions table of thousands of tables, on remote storage
 _HINT = "name the folder that `cdcctl spark run --lake` wrote"

@@ -28,21 +28,11 @@ from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import LakeInventory, numbers_behind
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state import (
-    CONFIRMED,
-    DELIVERED,
-    FOLLOWED,
-    HAND_OVER,
-    IDENTITY,
-    LEDGER,
-    CopyPhase,
-    CopyProgress,
-    Followed,
-    HandOver,
-    OutboxLedger,
-    Owner,
-    Watermark,
-)
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import CONFIRMED, DELIVERED, FOLLOWED, HAND_OVER, IDENTITY, LEDGER
+from tidemark.wire.state.values import Followed, HandOver, Watermark
 
 ATTEMPTS_MAX = 1 << 20  # to return, made by a lost sidecar: two years of one a minute
 

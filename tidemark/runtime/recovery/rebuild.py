@@ -31,7 +31,8 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
 from tidemark.runtime.seed.initialise import is_standby, latest_timeline
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state import (
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.state_keys import (
     BEGINNING,
     DELIVERED,
     FINGERPRINT,
@@ -41,13 +42,8 @@ from tidemark.wire.state import (
     JOURNAL,
     STAGE,
     TERM,
-    CopyPhase,
-    CopyProgress,
-    Followed,
-    HandOver,
-    Term,
-    Watermark,
 )
+from tidemark.wire.state.values import Followed, HandOver, Term, Watermark
 from tidemark.wire.values import HEADER_BYTES
 
 

@@ -40,16 +40,11 @@ from tidemark.runtime.seed.initialise import beginning_of, write_base
 from tidemark.runtime.seed.seeding import Seed
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state import (
-    BEGINNING,
-    FINGERPRINT,
-    Beginning,
-    CopyPhase,
-    CopyProgress,
-    Fingerprint,
-    HistoryIndex,
-    Owner,
-)
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
+from tidemark.wire.state.history_index import HistoryIndex
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import BEGINNING, FINGERPRINT
+from tidemark.wire.state.values import Beginning
 from tidemark.wire.values import EncodedGroup
 
 CorrectionItem = LogicalMessage | SchemaEvent | CopyBoundary

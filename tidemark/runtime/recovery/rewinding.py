@@ -45,7 +45,11 @@ from tidemark.runtime.recovery.resumption import (
 from tidemark.runtime.recovery.rewind_plan import RewindPlan, kept_before
 from tidemark.runtime.seed.seeding import SeedObserver
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state import FINGERPRINT, HAND_OVER, Fingerprint, HandOver, Loss, Owner, Rewind
+from tidemark.wire.state.copy_progress import Fingerprint
+from tidemark.wire.state.event_logs import Loss, Rewind
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import FINGERPRINT, HAND_OVER
+from tidemark.wire.state.values import HandOver
 
 
 class RewindPoint(Enum):

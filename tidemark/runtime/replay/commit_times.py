@@ -26,7 +26,7 @@ from tidemark.runtime.replay.history_start import WalTrimmed
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.rmgr import xact
 from tidemark.wal.rmgr.end_times import NOT_READ, find_ends
-from tidemark.wire.state import HistoryIndex
+from tidemark.wire.state.history_index import HistoryIndex
 
 CLOCK_BACK_S = 600  # for a server's clock that is corrected in steps; a slewed clock never goes back
 

@@ -18,7 +18,7 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 NOTHING: dict[str, tuple[str, ...]] = {}
 

@@ -10,7 +10,7 @@ from tidemark.io.node.copy_source import CopySource
 from tidemark.io.node.node import Node
 from tidemark.model.lsn import Oid
 from tidemark.wal.versions import wal_format
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 
 class CopySessions:

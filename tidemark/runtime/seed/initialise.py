@@ -41,26 +41,10 @@ from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.seed.copy_plan import plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import Seed, SeedObserver, read_seed, wait_for_start
-from tidemark.wire.state import (
-    BEGINNING,
-    DELIVERED,
-    FINGERPRINT,
-    FOLLOWED,
-    HAND_OVER,
-    HISTORY,
-    STAGE,
-    TERM,
-    Beginning,
-    CopyPhase,
-    CopyProgress,
-    Fingerprint,
-    Followed,
-    HandOver,
-    HistoryIndex,
-    Identity,
-    Term,
-    Watermark,
-)
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
+from tidemark.wire.state.history_index import HistoryIndex
+from tidemark.wire.state.state_keys import BEGINNING, DELIVERED, FINGERPRINT, FOLLOWED, HAND_OVER, HISTORY, STAGE, TERM
+from tidemark.wire.state.values import Beginning, Followed, HandOver, Identity, Term, Watermark
 
 ARCHIVE_S = 10.0  # for listing the archive's folder
 

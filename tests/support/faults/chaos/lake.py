@@ -11,7 +11,7 @@ from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.pipeline.lake.comparison import compare
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import LakeInventory
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 BATCH_BYTES = 8 << 20  # a batch of any size takes seconds
 OUTBOX_BYTES = 4 * BATCH_BYTES

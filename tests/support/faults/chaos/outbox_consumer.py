@@ -22,7 +22,7 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.position import Position, Sequence
 from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.outbox import OutboxValue
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 from tidemark.wire.values import ValueKind
 
 READER = "chaos"

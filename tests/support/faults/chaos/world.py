@@ -29,7 +29,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.control import BadRequest
-from tidemark.wire.state import Identity
+from tidemark.wire.state.values import Identity
 
 POLL_S = 0.03
 PAUSE_S = 0.15  # between a session's transactions

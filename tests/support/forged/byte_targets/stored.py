@@ -17,19 +17,52 @@ from tidemark.model.errors import StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Pointer, Sequence
-from tidemark.wire import state
 from tidemark.wire.envelope import seal
 from tidemark.wire.items import decode_transactions, encode_item, encode_transactions
 from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
 from tidemark.wire.outbox import encode_group, join
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import FORMAT_VERSION
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
+from tidemark.wire.state.history_index import BaseEntry, HistoryIndex, JournalFile, JournalMark
+from tidemark.wire.state.key import FORMAT_VERSION
+from tidemark.wire.state.process_log import Owner
+from tidemark.wire.state.state_keys import (
+    ARCHIVING,
+    BEGINNING,
+    COPY,
+    DELIVERED,
+    FINGERPRINT,
+    HAND_OVER,
+    HISTORY,
+    IDENTITY,
+    JOURNAL,
+    LEDGER,
+    LOSSES,
+    READER,
+    STAGE,
+    SWITCHES,
+    TERM,
+)
+from tidemark.wire.state.values import Beginning, Identity, Term, Watermark
 from tidemark.wire.values import ValueKind, decode_header, encode_header
 
 KEYS = (
-    *(state.IDENTITY, state.BEGINNING, state.STAGE, state.HAND_OVER, state.SWITCHES, state.LOSSES, state.TERM),
-    *(state.DELIVERED, state.LEDGER, state.READER, state.HISTORY, state.JOURNAL, state.COPY, state.FINGERPRINT),
-    *(state.ARCHIVING, MANIFEST),
+    IDENTITY,
+    BEGINNING,
+    STAGE,
+    HAND_OVER,
+    SWITCHES,
+    LOSSES,
+    TERM,
+    DELIVERED,
+    LEDGER,
+    READER,
+    HISTORY,
+    JOURNAL,
+    COPY,
+    FINGERPRINT,
+    ARCHIVING,
+    MANIFEST,
 )
 KINDS = tuple(ValueKind)
 FIRST = Sequence(1)
@@ -86,25 +119,25 @@ def run_hole_ledger(data: bytes) -> None:
 
 
 def _state_seeds() -> dict[str, bytes]:
-    identity = state.Identity("main", SystemIdentifier(7), "ab12", 15, 1 << 24, 1 << 30)
-    beginning = state.Beginning(TimelineId(1), Lsn(0x2000028), FullXid(700), {Oid(5): "postgres"}, "700:700:")
+    identity = Identity("main", SystemIdentifier(7), "ab12", 15, 1 << 24, 1 << 30)
+    beginning = Beginning(TimelineId(1), Lsn(0x2000028), FullXid(700), {Oid(5): "postgres"}, "700:700:")
     pointer = Pointer(groups.position(0x2000028, 3), Lsn(0x2000000))
-    term = state.Term(Epoch(TimelineId(1), 2), state.Owner("sidecar", "host", "boot", 17, 99))
-    history = state.HistoryIndex(
-        (state.BaseEntry("base-1", TimelineId(1), Lsn(8), Lsn(8), 9),),
-        (state.JournalFile("journal-1", TimelineId(1), Lsn(8)),),
+    term = Term(Epoch(TimelineId(1), 2), Owner("sidecar", "host", "boot", 17, 99))
+    history = HistoryIndex(
+        (BaseEntry("base-1", TimelineId(1), Lsn(8), Lsn(8), 9),),
+        (JournalFile("journal-1", TimelineId(1), Lsn(8)),),
     )
-    copied = CopiedTable(Oid(5), Oid(16385), state.CopyProgress(state.CopyPhase.DONE, 1, row_count=7))
+    copied = CopiedTable(Oid(5), Oid(16385), CopyProgress(CopyPhase.DONE, 1, row_count=7))
     manifest = Manifest(
-        identity, beginning, history, state.JournalMark(Lsn(9)), pointer, FIRST, term, state.Fingerprint(), (copied,), 5
+        identity, beginning, history, JournalMark(Lsn(9)), pointer, FIRST, term, Fingerprint(), (copied,), 5
     )
     payloads = (
-        state.IDENTITY.encode(identity),
-        state.STAGE.encode(Stage.ARCHIVE),
-        state.DELIVERED.encode(state.Watermark(pointer, FIRST)),
+        IDENTITY.encode(identity),
+        STAGE.encode(Stage.ARCHIVE),
+        DELIVERED.encode(Watermark(pointer, FIRST)),
         MANIFEST.encode(manifest),
     )
-    places = (0, KEYS.index(state.STAGE), KEYS.index(state.DELIVERED), len(KEYS) - 1)
+    places = (0, KEYS.index(STAGE), KEYS.index(DELIVERED), len(KEYS) - 1)
     names = ("identity", "stage", "delivered", "manifest")
     found = {name: bytes([at, 0]) + stored for name, at, stored in zip(names, places, payloads, strict=True)}
     envelope_bytes = 5
