@@ -8,6 +8,7 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -26,9 +27,10 @@ from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
-from tidemark.pipeline.landing.feed import newest_value
+from tidemark.pipeline.landing.feed import Feed, newest_value
 from tidemark.pipeline.landing.lake_epoch import LakeHold
 from tidemark.pipeline.landing.landing import LakePositions, Landing, contains
+from tidemark.pipeline.landing.metrics import Stage
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
@@ -245,10 +247,12 @@ class Pipeline:
                 raise
 
     def _land(self, rows: DataFrame) -> None:
-        landing = self._landing
+        landing, metrics = self._landing, self._metrics
         replayable: Sequence | None = None  # start of the batch: Spark replays a batch only as a whole
         started = time.monotonic()
-        for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
+        with metrics.in_stage(Stage.FETCH):
+            headers = rows.toArrow()
+        for feed in self._timed(feeds(headers, self._outbox, self._outbox_id)):
             replayable = feed.after if replayable is None else replayable
             # NB: a replay contains portions written before the failed one; they are no progress.
             if contains(landing.positions, feed):
@@ -257,12 +261,23 @@ class Pipeline:
             if self._hold is not None:
                 self._hold.check()
             landing.land(feed, replayable)
-            seconds, newest = time.monotonic() - started, newest_value(self._outbox)
-            head_lsn = newest.pointer.position.commit_lsn
-            self._progress.landed(feed, landing.positions.tables, newest.sequence, head_lsn, seconds)
-            landing.end_portion()
+            with metrics.in_stage(Stage.REPORT):
+                seconds, newest = time.monotonic() - started, newest_value(self._outbox)
+                head_lsn = newest.pointer.position.commit_lsn
+                self._progress.landed(feed, landing.positions.tables, newest.sequence, head_lsn, seconds)
+                landing.end_portion()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write
+
+    def _timed(self, portions: Iterator[Feed]) -> Iterator[Feed]:
+        """Yield the portions, and record how long each was awaited."""
+        while True:
+            with self._metrics.in_stage(Stage.READ):
+                feed = next(portions, None)
+            if feed is None:
+                return
+            yield feed
+            del feed
 
     def _judge(self, error: Exception, failed: int) -> None:
         """Return if the query may be retried; otherwise raise the error that ends the pipeline."""
