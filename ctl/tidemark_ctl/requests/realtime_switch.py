@@ -20,7 +20,7 @@ from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig, Config, RealtimeConfig, WatchdogConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.process.watchdog import Condition, Watch
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.overtaken import OvertakenState
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
