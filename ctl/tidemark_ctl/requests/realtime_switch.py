@@ -109,9 +109,10 @@ class RealtimeSwitch:
                 self._echo(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
-            if not self._process(Role.SIDECAR).is_running:
+            sidecar = self._process(Role.SIDECAR)
+            if not sidecar.is_running:
                 self._move_without_sidecar("off")
-            elif send_request(self._store.folder, Role.SIDECAR, "realtime-off") is None:
+            elif sidecar.hangs or send_request(self._store.folder, Role.SIDECAR, "realtime-off") is None:
                 self._check_sidecar_answers(force=force)
         self._await_archiver()
         self._report_delay()
