@@ -23,7 +23,7 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.process.config import ArchiveConfig, Config, RetryConfig, WatchdogConfig
 from tidemark.io.process.control import CommandHandler
 from tidemark.io.process.watchdog import Condition, Watch
-from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.state_views import StateMarks
 from tidemark.io.state.switching import Switched
 from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError

@@ -10,8 +10,8 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.logs import Log
 from tidemark.io.process.config import Config
 from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.locking.write_guard import WriteGuard
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.write_guard import WriteGuard
 from tidemark_ctl import settings
 from tidemark_ctl.terminal_log import TerminalLog
 

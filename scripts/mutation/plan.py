@@ -78,7 +78,7 @@ PLANS = {
     ),
     "tidemark/pipeline/merge/merging.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/merge/data_files.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/lake/file_statistics.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/lake/files/file_statistics.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/merge/clustering.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/lake/positions.py": MutationTests(
         ("tests/unit/pipeline/test_positions.py",), ("tests/integration/lake/test_sinks.py",)

@@ -11,7 +11,7 @@ from functools import partial
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
-from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn

@@ -22,7 +22,7 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.process.config import ArchiveConfig, Config, MarkersConfig, RealtimeConfig
 from tidemark.io.process.control import CommandHandler
-from tidemark.io.state.heartbeat import START_S_MAX, Slot
+from tidemark.io.state.locking.heartbeat import START_S_MAX, Slot
 from tidemark.io.state.state_views import StateMarks
 from tidemark.io.state.switching import Switched
 from tidemark.model.errors import Fenced

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from tidemark.engine.archive_wait import ArchiveProgress, ArchiveWait
 from tidemark.io.host.clock import NS_PER_S, boot_ns
 from tidemark.io.host.logs import describe_error
-from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.daemon.service import DaemonContext

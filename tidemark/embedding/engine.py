@@ -43,11 +43,11 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.environment import StateMissing
-from tidemark.io.state.heartbeat import Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.locking.write_guard import WriteGuard
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import WriteGuard
 from tidemark.model.change import EngineEvent
 from tidemark.model.mode import Role
 from tidemark.model.poison import Poison

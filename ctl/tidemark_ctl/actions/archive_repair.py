@@ -9,10 +9,10 @@ import click
 from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress

@@ -26,9 +26,9 @@ from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.process.metrics_ports import assign_ports
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage

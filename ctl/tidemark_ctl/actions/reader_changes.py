@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark_ctl.terminal_log import TerminalLog
 
 

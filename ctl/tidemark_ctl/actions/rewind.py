@@ -8,9 +8,9 @@ import click
 
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.lsn import format_lsn
 from tidemark.runtime.recovery.rewind_plan import RewindPlan, plan_rewind
 from tidemark.runtime.recovery.rewinding import RewindPoint

@@ -20,7 +20,7 @@ from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig, Config, RealtimeConfig, WatchdogConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.process.watchdog import Condition, Watch
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.overtaken import OvertakenState
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
@@ -109,9 +109,10 @@ class RealtimeSwitch:
                 self._echo(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
-            if not self._process(Role.SIDECAR).is_running:
+            sidecar = self._process(Role.SIDECAR)
+            if not sidecar.is_running:
                 self._move_without_sidecar("off")
-            elif send_request(self._store.folder, Role.SIDECAR, "realtime-off") is None:
+            elif sidecar.hangs or send_request(self._store.folder, Role.SIDECAR, "realtime-off") is None:
                 self._check_sidecar_answers(force=force)
         self._await_archiver()
         self._report_delay()

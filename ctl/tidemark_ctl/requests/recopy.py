@@ -14,7 +14,7 @@ from tidemark.io.node.database_names import database_names
 from tidemark.io.node.named_relations import NamedRelation, named_relations
 from tidemark.io.node.node import Node
 from tidemark.io.node.node_errors import CopyDenied
-from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.state import NotInitialised, StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError

@@ -7,7 +7,7 @@ then the command repeats the request.
 import time
 from collections.abc import Sequence
 
-from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role

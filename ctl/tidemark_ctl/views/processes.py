@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tidemark.io.process.control import DEADLINE_S, DaemonUnreachable, request
 from tidemark.io.process.process_ends import last_ends
-from tidemark.io.state.heartbeat import Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import SERVER, StateFolder
 from tidemark.io.state.state_transaction import FREE_BYTES_MIN

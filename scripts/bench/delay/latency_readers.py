@@ -33,7 +33,7 @@ from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, DeliverConfig, SelectConfig
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema

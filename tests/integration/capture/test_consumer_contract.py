@@ -23,8 +23,8 @@ from tidemark.io.host.clock import host_name, own_start_ticks
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.heartbeat import Slot
-from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, SchemaEvent

@@ -13,8 +13,8 @@ import tidemark
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark import ALWAYS, Batch, Engine, EngineState, Op, Order, every
-from tidemark.io.state.heartbeat import Slot
-from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 

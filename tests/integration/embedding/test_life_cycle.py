@@ -12,7 +12,7 @@ from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark import Batch, Engine, EngineState, Mask, StopStep, every
 from tidemark.embedding.start_deadline import StartDeadline
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, TimelineId

@@ -16,9 +16,9 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config, load_config
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.incarnations import begin_incarnation
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.switching import switch

@@ -44,6 +44,7 @@ def test_an_archive_that_is_unavailable_for_a_moment_is_waited_for(pair: Pair, s
     pair.insert(2)
     if stage is Stage.REALTIME:
         pair.switch_off()
+    pair.archiving.switch()  # the server, whose archive_command failed, would try again only after a minute
     assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
     assert pair.archiver.running, pair.reported()
 

@@ -14,7 +14,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes.lakes import IDENTITY
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
 from tidemark.pipeline.lake.lake_lock import FILE, LakeLock

@@ -16,8 +16,8 @@ from tidemark.io.host.clock import boot_id, boot_ns, host_name, own_start_ticks,
 from tidemark.io.host.process_kill import kill_process
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.environment import Environment, WritePoint
-from tidemark.io.state.heartbeat import SLOT_BYTES, HeartbeatFile, Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import SLOT_BYTES, HeartbeatFile, Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import SystemIdentifier
@@ -162,7 +162,7 @@ def test_a_heartbeat_of_another_boot_is_ignored(
     store: StateStore, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:  # a reboot, which no test can cause
-        patch.setattr("tidemark.io.state.heartbeat.boot_id", lambda: str(uuid.uuid4()))
+        patch.setattr("tidemark.io.state.locking.heartbeat.boot_id", lambda: str(uuid.uuid4()))
         other_boot = HeartbeatFile.open(store.folder.heartbeat)
     with RoleLock.acquire(store.folder, SIDECAR):
         began = boot_ns()

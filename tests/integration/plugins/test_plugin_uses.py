@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.workloads.feeder import make_state
 from tidemark.io.host.log_output import get_log
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.mode import Role

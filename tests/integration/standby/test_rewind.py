@@ -17,7 +17,7 @@ from tests.support.servers.diverged_primary import DATABASE, Change, DivergedPri
 from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
 from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.process.control import request
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ExitCode

@@ -15,7 +15,7 @@ from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.process.metrics import LAST_END, LAST_EXIT_CODE
 from tidemark.io.process.process_ends import KILLED, last_ends
 from tidemark.io.process.run_record import REASON_CHARACTERS_MAX, recorded
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, WalGap

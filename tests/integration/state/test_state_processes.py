@@ -32,8 +32,8 @@ from tidemark.io.process.control import (
     request,
 )
 from tidemark.io.state.environment import Environment
-from tidemark.io.state.heartbeat import HeartbeatFile, Slot
-from tidemark.io.state.locks import AlreadyRunning, LockStatus, RoleLock
+from tidemark.io.state.locking.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.locking.locks import AlreadyRunning, LockStatus, RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError, WalGap
 from tidemark.wire.control import Json
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 HOLD_LOCK = """
 import sys, pathlib
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 lock = RoleLock.acquire(StateFolder(pathlib.Path(sys.argv[1])), "sidecar")
 print("held", flush=True)

@@ -18,9 +18,9 @@ from tidemark.io.host.clock import boot_ns
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.environment import Environment, WritePoint
-from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.write_guard import CHECKS_MIN, WriteGuard, WriterWatch
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import CHECKS_MIN, WriteGuard, WriterWatch
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.pipeline.failpoints import Failpoint
@@ -33,8 +33,8 @@ KEY = b"of the stopped writer"
 WAITING = """
 import sys, pathlib
 from tidemark.io.state.environment import Environment
-from tidemark.io.state.heartbeat import Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 folder = StateFolder(pathlib.Path(sys.argv[1]))
 environment = Environment.open(folder)

@@ -18,8 +18,8 @@ PROGRAM = """
 import contextlib, sys, pathlib
 from tidemark.io.host import failpoints
 from tidemark.io.state.environment import Environment, WritePoint
-from tidemark.io.state.heartbeat import Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 folder = StateFolder(pathlib.Path(sys.argv[1]))
 with contextlib.ExitStack() as stack:

@@ -11,7 +11,7 @@ import pytest
 
 from tidemark.io.flight.outbox_server import MESSAGE_BYTES
 from tidemark.io.process.config import Config
-from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX
+from tidemark.io.state.locking.heartbeat import START_S_MAX, STOP_S_MAX
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver.runner import BATCH_S_MAX, RESTART_WAIT_S
 from tidemark.runtime.serving.program import ALIVE_S, STOP_S

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tidemark.pipeline.lake.file_format import FILE_BYTES
+from tidemark.pipeline.lake.files.file_format import FILE_BYTES
 from tidemark.pipeline.merge import clustering
 from tidemark.pipeline.merge.clustering import DEPTH_MAX, SMALL_BYTES, SMALL_ROWS, balanced, crowds, neighbours, planned
 from tidemark.pipeline.merge.data_files import DataFile, FileReader

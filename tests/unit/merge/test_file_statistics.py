@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.lake.file_statistics import COLUMNS_MAX, TEXT_MAX, statistics
+from tidemark.pipeline.lake.files.file_statistics import COLUMNS_MAX, TEXT_MAX, statistics
 
 DAY_US = 86_400_000_000
 

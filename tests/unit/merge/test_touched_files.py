@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake.file_list import listed
+from tidemark.pipeline.lake.files.file_list import listed
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge import touched_files
 from tidemark.pipeline.merge.data_files import DataFile, FileReader

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake.file_format import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
+from tidemark.pipeline.lake.files.file_format import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
 from tidemark.pipeline.lake.lake_table import LakeTable
 
 ROWS = 6000

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake.file_list import listed
+from tidemark.pipeline.lake.files.file_list import listed
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge.compaction import Compacted
 from tidemark.pipeline.merge.merging import append_rows, merge_rows

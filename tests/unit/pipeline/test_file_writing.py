@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake import lake_table
-from tidemark.pipeline.lake.file_writing import fitted
+from tidemark.pipeline.lake.files.file_writing import fitted
 from tidemark.pipeline.lake.lake_table import LakeTable
 
 OLD = pa.struct([("id", pa.int64()), ("note", pa.string())])

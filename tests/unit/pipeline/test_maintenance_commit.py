@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.commit_files import FileChange
 from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost, commit_maintenance
-from tidemark.pipeline.lake.file_format import arrow_encodings
-from tidemark.pipeline.lake.file_writing import removal, write_file
+from tidemark.pipeline.lake.files.file_format import arrow_encodings
+from tidemark.pipeline.lake.files.file_writing import removal, write_file
 from tidemark.pipeline.lake.lake_table import LakeTable
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -22,7 +22,7 @@ from tidemark.io.host.local_path import is_in_store, lake_location, local_path
 from tidemark.io.process.config_faults import fault
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.process.plugin_config import BUILT_IN_CONSUMERS, SECTIONS, TRANSFORMS, Options, plugin_faults
-from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
+from tidemark.io.state.locking.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mapping import TypeMapping
 

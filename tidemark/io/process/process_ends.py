@@ -3,7 +3,7 @@
 Apart from `tidemark.io.process.run_record`, which logs: `cdcctl status` does not load the log's library.
 """
 
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.wire.state.process_log import ProcessEnd, ProcessLog
 

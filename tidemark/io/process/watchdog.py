@@ -18,8 +18,8 @@ from tidemark.io.host.clock import NS_PER_S, boot_id, host_name
 from tidemark.io.host.process_kill import kill_process
 from tidemark.io.process.config import WatchdogConfig
 from tidemark.io.state.environment import Environment
-from tidemark.io.state.heartbeat import Heartbeat, HeartbeatFile, Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import Heartbeat, HeartbeatFile, Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.mode import Role
 from tidemark.wire.state.process_log import Owner

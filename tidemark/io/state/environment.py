@@ -19,9 +19,9 @@ import lmdb
 
 from tidemark.io.host import failpoints
 from tidemark.io.host.disk import StateFull, writing
-from tidemark.io.state.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.locking.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.locking.write_lock import WriteLock
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_lock import WriteLock
 from tidemark.model.errors import Disposition, ExitCode, StateError
 
 READERS_MAX = 512

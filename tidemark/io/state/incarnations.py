@@ -12,7 +12,7 @@ from tidemark.engine.folder_identity import is_same_folder
 from tidemark.engine.incarnations import EPOCHS_SKIPPED, ended, with_one_more
 from tidemark.io.host.disk import sync, writing
 from tidemark.io.host.logs import Log
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

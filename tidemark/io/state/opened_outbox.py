@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 
 from tidemark.io.host.log_output import get_log
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import reporting_stuck_writers
 
 _OPEN: dict[tuple[int, Path], OutboxReader] = {}
 _OPENING = threading.Lock()

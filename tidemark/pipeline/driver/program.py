@@ -28,11 +28,11 @@ from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 from tidemark.pipeline.driver.executors import wait_for_master

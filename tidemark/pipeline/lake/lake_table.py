@@ -36,10 +36,10 @@ from tidemark.pipeline.delta_log.lineage import (
 )
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, is_of_host
-from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_encodings, properties_for
-from tidemark.pipeline.lake.file_list import changed, listed
-from tidemark.pipeline.lake.file_writing import fitted, removal, write_file
-from tidemark.pipeline.lake.partitions import check_rows, divided
+from tidemark.pipeline.lake.files.file_format import FILE_BYTES, SAMPLE_ROWS, arrow_encodings, properties_for
+from tidemark.pipeline.lake.files.file_list import changed, listed
+from tidemark.pipeline.lake.files.file_writing import fitted, removal, write_file
+from tidemark.pipeline.lake.files.partitions import check_rows, divided
 from tidemark.pipeline.lake.table_errors import (
     REASON_MAX,
     LakeFailed,

@@ -12,10 +12,10 @@ from tidemark.model.errors import ConfigError, StateError, TidemarkError
 from tidemark.model.lsn import INVALID_OID
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.deletion_marks import MARK_NAMES
+from tidemark.pipeline.lake.files.partitions import partition_fault
 from tidemark.pipeline.lake.folders import REPLICA
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
-from tidemark.pipeline.lake.partitions import partition_fault
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.row_identity import has_order, row_identity
 from tidemark.pipeline.landing.source_tables import captured_tables

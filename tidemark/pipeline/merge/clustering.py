@@ -24,8 +24,8 @@ from tidemark.io.host.failpoints import passed
 from tidemark.pipeline.delta_log.commit_files import FileChange
 from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost, commit_maintenance, discard_files
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
-from tidemark.pipeline.lake.file_format import FILE_BYTES
-from tidemark.pipeline.lake.file_list import changed
+from tidemark.pipeline.lake.files.file_format import FILE_BYTES
+from tidemark.pipeline.lake.files.file_list import changed
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge.data_files import FILE_ROWS_MIN, DataFile, FileReader, FileWriter, file_rows
 from tidemark.pipeline.merge.key_ranges import KeyRanges

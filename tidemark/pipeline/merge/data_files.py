@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.pipeline.lake.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.lake.file_writing import removal, write_file
-from tidemark.pipeline.lake.partitions import PartitionValues, divided, parsed
+from tidemark.pipeline.lake.files.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
+from tidemark.pipeline.lake.files.file_writing import removal, write_file
+from tidemark.pipeline.lake.files.partitions import PartitionValues, divided, parsed
 from tidemark.pipeline.merge.keys import comparable
 from tidemark.pipeline.storage.stores import store_of
 

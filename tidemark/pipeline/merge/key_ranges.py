@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.lake.file_list import statistic
+from tidemark.pipeline.lake.files.file_list import statistic
 from tidemark.pipeline.merge.keys import Indexes
 
 Flags = npt.NDArray[np.bool_]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidemark.pipeline.lake.files.partitions import from_json
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.partitions import from_json
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
 from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
 from tidemark.pipeline.merge.keys import Indexes, comparable_keys, indexes_of

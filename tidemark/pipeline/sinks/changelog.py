@@ -19,6 +19,7 @@ from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UnfitSettings
+from tidemark.pipeline.lake.files.partitions import partition_columns
 from tidemark.pipeline.lake.lake_table import LakeTable, quoted, sql_time
 from tidemark.pipeline.lake.layout import (
     META,
@@ -29,7 +30,6 @@ from tidemark.pipeline.lake.layout import (
     truncation_meta,
     unchanged_names,
 )
-from tidemark.pipeline.lake.partitions import partition_columns
 from tidemark.pipeline.sinks.log_table import CopiedRows, LogFormat, LogTableT
 from tidemark.pipeline.sinks.logshape import OLD, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps

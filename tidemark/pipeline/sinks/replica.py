@@ -49,6 +49,7 @@ from tidemark.pipeline.lake.deletion_marks import (
     not_deleted,
 )
 from tidemark.pipeline.lake.faults import UnfitSettings
+from tidemark.pipeline.lake.files.partitions import partition_columns
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
@@ -62,7 +63,6 @@ from tidemark.pipeline.lake.layout import (
     table_comment,
     with_comments,
 )
-from tidemark.pipeline.lake.partitions import partition_columns
 from tidemark.pipeline.lake.row_identity import RowIdentity, row_identity
 from tidemark.pipeline.merge.compaction import compact, only_adds
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, merge_whole_rows, rows_of

@@ -8,8 +8,8 @@ import os
 import threading
 
 from tidemark.io.host.clock import boot_id, host_name, own_start_ticks
-from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import START_S_MAX, STOP_S_MAX, Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch

@@ -20,7 +20,7 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.control import DEADLINE_S, CommandHandler
 from tidemark.io.process.disk_space import DiskSpace
-from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, WATCHDOG_S_MIN, HeartbeatFile, Slot
+from tidemark.io.state.locking.heartbeat import START_S_MAX, STOP_S_MAX, WATCHDOG_S_MIN, HeartbeatFile, Slot
 from tidemark.model.errors import StateError
 from tidemark.wire.control import Json
 

@@ -6,7 +6,7 @@ import sys
 from tidemark.decode.transactions.decoder import OnMarker
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import describe_error
-from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
+from tidemark.io.state.locking.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingStuck
 from tidemark.runtime.capture.following import QueryDeliverer

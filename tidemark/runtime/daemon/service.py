@@ -28,13 +28,13 @@ from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.incarnations import begin_incarnation
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.locking.write_guard import WriteGuard
 from tidemark.io.state.reader_holds import held_bytes, hold_bytes_max
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import WriteGuard
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role
 from tidemark.runtime.capture.capture import kernels_are_compiled

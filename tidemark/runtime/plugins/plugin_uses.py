@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tidemark.io.host.logs import Log
 from tidemark.io.process.config import BadConfig
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Role
 from tidemark.wire.state.plugin_log import PluginLog, PluginUse, PluginUses

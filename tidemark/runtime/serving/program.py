@@ -27,11 +27,11 @@ from tidemark.io.process.config import Config, ServerConfig, load_config
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import recorded
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.opened_outbox import open_once
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import SERVER, StateFolder
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, ExitCode
 
 ALIVE_S = 5.0  # between two notifications to the service manager

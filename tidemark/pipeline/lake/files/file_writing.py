@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.pipeline.lake.file_format import COMPRESSION, ArrowEncodings
-from tidemark.pipeline.lake.file_statistics import statistics
-from tidemark.pipeline.lake.partitions import UNPARTITIONED, PartitionValues, folder_of
+from tidemark.pipeline.lake.files.file_format import COMPRESSION, ArrowEncodings
+from tidemark.pipeline.lake.files.file_statistics import statistics
+from tidemark.pipeline.lake.files.partitions import UNPARTITIONED, PartitionValues, folder_of
 from tidemark.pipeline.storage.lake_store import ParquetSource
 from tidemark.pipeline.storage.stores import store_of
 

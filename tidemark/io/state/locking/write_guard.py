@@ -1,10 +1,10 @@
 """The guard on LMDB's write lock: a process stuck in a write transaction blocks all others, so the guard kills it.
 
-Each daemon runs one; every other writer runs one that kills no process, and reports the process that it waits for. The
-lock itself shows its holder (`tidemark.io.state.write_lock`): any process of ours, also `cdcctl` and Spark's runner,
-wherever it stopped between acquiring and releasing the lock. The WRITER slot's count, which every transaction changes
-twice, shows that it is still the same transaction; its start is in the slot, or is the guard's first check if the slot
-is empty. Death frees the lock, and the transaction's writes are discarded.
+Each daemon runs one; every other writer runs one that kills no process, and reports the process that it waits for.
+The lock itself shows its holder (`tidemark.io.state.locking.write_lock`): any process of ours, also `cdcctl` and the
+runner of Spark, wherever it stopped between acquiring and releasing the lock. The WRITER slot's count, which every
+transaction changes twice, shows that it is still the same transaction; its start is in the slot, or is the guard's
+first check if the slot is empty. Death frees the lock, and the transaction's writes are discarded.
 
 A process cannot repair itself: if the stuck thread is in the guard's own process, the guard reports it, and the other
 daemon's guard kills it, or the supervisor of the process.
@@ -29,8 +29,8 @@ from tidemark.io.host.clock import (
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.process_kill import DEATH_S, kill_process
 from tidemark.io.state.environment import Environment, Guarded
-from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, Slot
-from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.locking.heartbeat import WATCHDOG_S_DEFAULT, Slot
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.model.mode import Role
 from tidemark.wire.state.process_log import Owner
 

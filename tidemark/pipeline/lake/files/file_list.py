@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.delta_log.commit_files import FileChange
-from tidemark.pipeline.lake.partitions import PartitionValues, as_json, listed_values, parsed
+from tidemark.pipeline.lake.files.partitions import PartitionValues, as_json, listed_values, parsed
 
 _STATISTICS = ("null_count", "min", "max")
 _IN_LOG = {"null_count": "nullCount", "min": "minValues", "max": "maxValues"}
