@@ -53,7 +53,7 @@ def visible_changes(tables: list[Path]) -> VisibleChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit:
+class _LogVersion:
     visible_s: float
     lsn: int
     added: list[str]
@@ -65,11 +65,11 @@ def _replica_commits(table: Path) -> tuple[npt.NDArray[np.int64], Times]:
     return np.array([one.lsn for one in commits], np.int64), np.array([one.visible_s for one in commits])
 
 
-def _commits(table: Path) -> Iterator[_Commit]:
+def _commits(table: Path) -> Iterator[_LogVersion]:
     """Yield the commits that state a position, by version."""
     for path in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in path.read_text().splitlines()]
         lsns = [one["txn"]["version"] for one in actions if "txn" in one and one["txn"]["appId"].endswith(":lsn")]
         added = [one["add"]["path"] for one in actions if "add" in one and one["add"]["dataChange"]]
         if lsns:
-            yield _Commit(path.stat().st_ctime, lsns[0], added)
+            yield _LogVersion(path.stat().st_ctime, lsns[0], added)

@@ -41,7 +41,7 @@ logger.streaming.level = info
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class CommitLoad:
     """Commits a second of one upserted row each, over tables with names of a prefix and a number."""
 
     name: str
@@ -188,14 +188,14 @@ def tree_cpu_s(pid: int) -> float:
     return total
 
 
-def create_tables(cluster: Cluster, loads: Sequence[Load]) -> None:
+def create_tables(cluster: Cluster, loads: Sequence[CommitLoad]) -> None:
     """Create the tables of the loads, each with a row."""
     names = dict.fromkeys(name for load in loads for name in load.names)
     for name in names:
         cluster.sql(f"CREATE TABLE {name} (id bigint PRIMARY KEY, label text, count integer)", DATABASE)
 
 
-def insert_a_row(cluster: Cluster, loads: Sequence[Load]) -> None:
+def insert_a_row(cluster: Cluster, loads: Sequence[CommitLoad]) -> None:
     """Insert a row into each table."""
     names = dict.fromkeys(name for load in loads for name in load.names)
     statements = "; ".join(f"INSERT INTO {name} VALUES (0, 'first', 0)" for name in names)
@@ -203,7 +203,7 @@ def insert_a_row(cluster: Cluster, loads: Sequence[Load]) -> None:
 
 
 @contextmanager
-def loaded(cluster: Cluster, load: Load, seconds: int, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def loaded(cluster: Cluster, load: CommitLoad, seconds: int, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a load meanwhile."""
     script = folder / f"{load.prefix}-{load.commits_a_second}.sql"
     script.write_text(load.script())

@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from scripts.bench.delivery.pipeline_load import (
     DATABASE,
     DEADLINE_S,
     FAMILIES,
-    Load,
+    CommitLoad,
     RunningPipeline,
     create_tables,
     difference,
@@ -44,10 +44,10 @@ MAJOR = 15
 SECONDS, QUICK_SECONDS = 30, 8
 WARM_S, QUICK_WARM_S = 15, 5
 LOADS = (
-    Load("200/s", 200, "few", 4),
-    Load("2000/s", 2000, "few", 4),
-    Load("20 tables", 100, "some", 20),
-    Load("200 tables", 100, "many", 200),
+    CommitLoad("200/s", 200, "few", 4),
+    CommitLoad("2000/s", 2000, "few", 4),
+    CommitLoad("20 tables", 100, "some", 20),
+    CommitLoad("200 tables", 100, "many", 200),
 )
 START_S_MAX = 10.0
 LIMITS_S = {"200/s": (0.3, 0.7), "2000/s": (0.45, 1.0), "20 tables": (0.7, 1.4), "200 tables": (2.0, 4.0)}
@@ -65,16 +65,17 @@ class MeasuredCapture:
         self._pipeline = pipeline
         self._folder = folder
 
-    def start(self) -> float:
-        """Start the pipeline with one change waiting; return the seconds until a table has its first version."""
+    def start(self) -> tuple[float, dict[str, float]]:
+        """Start the pipeline with changes waiting; return the seconds until one is visible, and the CPU seconds."""
         log = self._pipeline.table(FIRST) / "log/_delta_log"
         self._pipeline.start()
         # NB: the version after the one that creates the table contains the row.
         first = log / f"{1:020d}.json"
         wait_until(first.exists, "the first batch", within_s=DEADLINE_S, reported=self._pipeline.log)
-        return first.stat().st_ctime - self._pipeline.started_s
+        used = _by_family(self._pipeline.cpu_s())
+        return round(first.stat().st_ctime - self._pipeline.started_s, 2), used
 
-    def measure(self, load: Load, warm_s: int, seconds: int) -> dict[str, object]:
+    def measure(self, load: CommitLoad, warm_s: int, seconds: int) -> dict[str, object]:
         """Run a load; return its latencies, and what a batch costs."""
         with loaded(self._cluster, load, warm_s + seconds + 1, self._folder) as process:
             let_pass(warm_s, "the pipeline reaches its pace")
@@ -88,9 +89,7 @@ class MeasuredCapture:
         changes = visible_changes([self._pipeline.table(name) for name in load.names]).within(begin_s, end_s)
         counted = difference(counters, counters_end)
         batches = max(1.0, counted[BATCHES])
-        used = dict.fromkeys(FAMILIES, 0.0)
-        for (family, _), cpu_s in difference(cpu, cpu_end).items():
-            used[family] += cpu_s
+        used = _by_family(difference(cpu, cpu_end))
         stages = {name.removeprefix(STAGE): s for name, s in counted.items() if name.startswith(STAGE)}
         return {
             "commits": len(changes.committed_s),
@@ -114,6 +113,14 @@ class MeasuredCapture:
         return time.time(), cpu, self._pipeline.counters(), self._pipeline.log_bytes()
 
 
+def _by_family(cpu_s: Mapping[tuple[str, int], float]) -> dict[str, float]:
+    """Return the CPU seconds of each family of processes."""
+    used: dict[str, float] = {}
+    for (family, _), seconds in cpu_s.items():
+        used[family] = used.get(family, 0.0) + seconds
+    return {name: round(used[name], 2) for name in FAMILIES if name in used}
+
+
 def _percentiles(seconds: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[float] | None:
     """Return p50 and p99."""
     if not len(seconds):
@@ -122,7 +129,7 @@ def _percentiles(seconds: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.f
 
 
 @contextmanager
-def measured_capture(loads: Sequence[Load], folder: Path) -> Iterator[MeasuredCapture]:
+def measured_capture(loads: Sequence[CommitLoad], folder: Path) -> Iterator[MeasuredCapture]:
     """Run a server and a sidecar, and prepare a pipeline."""
     with new_cluster(MAJOR, {"autovacuum": "off"}) as cluster:
         cluster.sql(f"CREATE DATABASE {DATABASE}")
@@ -140,10 +147,11 @@ def measured_capture(loads: Sequence[Load], folder: Path) -> Iterator[MeasuredCa
             sidecar.close()
 
 
-def measure(loads: Sequence[Load], warm_s: int, seconds: int, folder: Path) -> dict[str, object]:
+def measure(loads: Sequence[CommitLoad], warm_s: int, seconds: int, folder: Path) -> dict[str, object]:
     """Return the seconds of the start, and the figures of each load."""
     with measured_capture(loads, folder) as capture:
-        found: dict[str, object] = {"start_s": round(capture.start(), 2), "start_limit_s": START_S_MAX}
+        start_s, start_cpu_s = capture.start()
+        found: dict[str, object] = {"start_s": start_s, "start_limit_s": START_S_MAX, "start_cpu_s": start_cpu_s}
         for load in loads:
             found[load.name] = capture.measure(load, warm_s, seconds)
     return found
@@ -173,7 +181,7 @@ def main() -> None:
     about = machine()
     loads = [load for load in LOADS if not given.only or load.name in given.only]
     if given.tables:
-        loads.append(Load(f"{given.tables} tables", 100, "more", given.tables))
+        loads.append(CommitLoad(f"{given.tables} tables", 100, "more", given.tables))
     warm_s, seconds = (QUICK_WARM_S, QUICK_SECONDS) if given.quick else (WARM_S, given.seconds)
     if FIRST not in loads[0].names:
         loads.insert(0, LOADS[0])

@@ -30,7 +30,7 @@ from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavail
 from tidemark.pipeline.landing.feed import Feed, newest_value
 from tidemark.pipeline.landing.lake_epoch import LakeHold
 from tidemark.pipeline.landing.landing import LakePositions, Landing, contains
-from tidemark.pipeline.landing.metrics import Stage
+from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
@@ -250,7 +250,7 @@ class Pipeline:
         landing, metrics = self._landing, self._metrics
         replayable: Sequence | None = None  # start of the batch: Spark replays a batch only as a whole
         started = time.monotonic()
-        with metrics.in_stage(Stage.FETCH):
+        with metrics.in_stage(BatchStage.FETCH):
             headers = rows.toArrow()
         for feed in self._timed(feeds(headers, self._outbox, self._outbox_id)):
             replayable = feed.after if replayable is None else replayable
@@ -261,7 +261,7 @@ class Pipeline:
             if self._hold is not None:
                 self._hold.check()
             landing.land(feed, replayable)
-            with metrics.in_stage(Stage.REPORT):
+            with metrics.in_stage(BatchStage.REPORT):
                 seconds, newest = time.monotonic() - started, newest_value(self._outbox)
                 head_lsn = newest.pointer.position.commit_lsn
                 self._progress.landed(feed, landing.positions.tables, newest.sequence, head_lsn, seconds)
@@ -272,7 +272,7 @@ class Pipeline:
     def _timed(self, portions: Iterator[Feed]) -> Iterator[Feed]:
         """Yield the portions, and record how long each was awaited."""
         while True:
-            with self._metrics.in_stage(Stage.READ):
+            with self._metrics.in_stage(BatchStage.READ):
                 feed = next(portions, None)
             if feed is None:
                 return

@@ -36,7 +36,7 @@ MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
 MAINTENANCE_RUNNING = "tidemark_pipeline_maintenance_running"
 
 
-class Stage(StrEnum):
+class BatchStage(StrEnum):
     """What the driver does with a batch, in this order."""
 
     FETCH = "fetch"  # the headers, from Spark
@@ -62,7 +62,7 @@ class PipelineMetrics:
             [CAPTURE_LABEL, STAGE_LABEL],
             registry=self.registry,
         )
-        self._stage_seconds = {stage: stages.labels(capture, stage.value) for stage in Stage}
+        self._stage_seconds = {stage: stages.labels(capture, stage.value) for stage in BatchStage}
         self.visible_seconds = self._histogram(
             VISIBLE_SECONDS, "Time from commit at the source to visibility in the lake."
         )
@@ -104,12 +104,12 @@ class PipelineMetrics:
         )
         self.maintenance_running = self._gauge(MAINTENANCE_RUNNING, "1 while the maintenance of tables runs.")
 
-    def add_stage(self, stage: Stage, seconds: float) -> None:
+    def add_stage(self, stage: BatchStage, seconds: float) -> None:
         """Add the time of a stage."""
         self._stage_seconds[stage].inc(seconds)
 
     @contextmanager
-    def in_stage(self, stage: Stage) -> Iterator[None]:
+    def in_stage(self, stage: BatchStage) -> Iterator[None]:
         """Add the time of the body to a stage."""
         begun_s = time.monotonic()
         try:
