@@ -23,6 +23,7 @@ from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
+from tidemark.pipeline.driver.checkpoint_files import checkpoint_url
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
@@ -231,7 +232,7 @@ class Pipeline:
         )
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}")
+            .option("checkpointLocation", checkpoint_url(spark, f"{settings.checkpoint}/{self._outbox_id}-{lake}"))
             .foreachBatch(self._batch)
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
