@@ -8,6 +8,7 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -26,11 +27,13 @@ from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
-from tidemark.pipeline.landing.feed import newest_value
+from tidemark.pipeline.landing.feed import Feed, newest_value
 from tidemark.pipeline.landing.lake_epoch import LakeHold
 from tidemark.pipeline.landing.landing import LakePositions, Landing, contains
+from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
@@ -214,6 +217,7 @@ class Pipeline:
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
         self._outbox_id = self._outbox.outbox_id
+        check_not_restored(settings.lake, self._landing.positions, self._outbox, settings.reader)
         start = starting_sequence(self._landing.positions, self._outbox)
         lake = self._landing.positions.lake_id()  # a checkpoint belongs to one lake, and a state may serve two
         register_source(spark)
@@ -229,11 +233,16 @@ class Pipeline:
         )
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}")
+            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}{self._adoptions()}")
             .foreachBatch(self._batch)
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
         return query.start()
+
+    def _adoptions(self) -> str:
+        """Return what a reader that went back adds to the name of its checkpoint: the earlier one is ahead of it."""
+        registered = self._outbox.registered(self._settings.reader)
+        return f"-{registered.adoptions}" if registered is not None and registered.adoptions else ""
 
     def _batch(self, rows: DataFrame, _batch_id: int) -> None:
         """Write one batch to the lake. NB: the batch number is not used: a new checkpoint counts from 0."""
@@ -245,10 +254,12 @@ class Pipeline:
                 raise
 
     def _land(self, rows: DataFrame) -> None:
-        landing = self._landing
+        landing, metrics = self._landing, self._metrics
         replayable: Sequence | None = None  # start of the batch: Spark replays a batch only as a whole
         started = time.monotonic()
-        for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
+        with metrics.in_stage(BatchStage.FETCH):
+            headers = rows.toArrow()
+        for feed in self._timed(feeds(headers, self._outbox, self._outbox_id)):
             replayable = feed.after if replayable is None else replayable
             # NB: a replay contains portions written before the failed one; they are no progress.
             if contains(landing.positions, feed):
@@ -257,12 +268,23 @@ class Pipeline:
             if self._hold is not None:
                 self._hold.check()
             landing.land(feed, replayable)
-            seconds, newest = time.monotonic() - started, newest_value(self._outbox)
-            head_lsn = newest.pointer.position.commit_lsn
-            self._progress.landed(feed, landing.positions.tables, newest.sequence, head_lsn, seconds)
-            landing.end_portion()
+            with metrics.in_stage(BatchStage.REPORT):
+                seconds, newest = time.monotonic() - started, newest_value(self._outbox)
+                head_lsn = newest.pointer.position.commit_lsn
+                self._progress.landed(feed, landing.positions.tables, newest.sequence, head_lsn, seconds)
+                landing.end_portion()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write
+
+    def _timed(self, portions: Iterator[Feed]) -> Iterator[Feed]:
+        """Yield the portions, and record how long each was awaited."""
+        while True:
+            with self._metrics.in_stage(BatchStage.READ):
+                feed = next(portions, None)
+            if feed is None:
+                return
+            yield feed
+            del feed
 
     def _judge(self, error: Exception, failed: int) -> None:
         """Return if the query may be retried; otherwise raise the error that ends the pipeline."""

@@ -1,5 +1,6 @@
 """Writes portions of batches into the Delta tables of a lake, with paused and deferred tables and maintenance."""
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,6 +19,7 @@ from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
 from tidemark.pipeline.landing.feed import Feed, check_joins
 from tidemark.pipeline.landing.maintenance import Maintenance
+from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.paused_tables import PausedTables
 from tidemark.pipeline.landing.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.landing.settings import Settings, paused_bytes
@@ -75,7 +77,11 @@ class DeltaLanding:
         self._paused.give_up_oldest(lake)
         self._paused.resume_copied(lake, feed.lake_batch.items)
         self._take_maintenance()
+        begun_s = time.monotonic()
         lake.apply(feed.lake_batch)
+        metrics = self._progress.metrics
+        metrics.add_stage(BatchStage.RECORD, lake.recording_s)
+        metrics.add_stage(BatchStage.WRITE, time.monotonic() - begun_s - lake.recording_s)
         report_changes(self._log, before, lake.positions.tables)
         self.confirm(replayable)
         self._has_resumed = bool(were_paused - lake.paused.keys())

@@ -17,6 +17,7 @@ from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.positions import CatalogPositions
 from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.landing.feed import Feed, check_joins
+from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.landing.settings_check import BadTableSettings
@@ -55,7 +56,8 @@ class IcebergLanding:
         check_joins(feed, positions.applied, positions.outbox)
         known = positions.applied.sequence if positions.outbox == feed.lake_batch.outbox else NO_SEQUENCE
         self._outbox.confirm(self._settings.reader, known, replayable)
-        self._lake.apply(feed.lake_batch)
+        with self._progress.metrics.in_stage(BatchStage.WRITE):
+            self._lake.apply(feed.lake_batch)
         self.confirm(replayable)
 
     def end_portion(self) -> None:

@@ -1,7 +1,10 @@
 """The metrics of the pipeline: this module defines every name once (I42)."""
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -11,6 +14,8 @@ BATCHES = "tidemark_pipeline_batches_total"
 ROWS = "tidemark_pipeline_rows_total"
 BYTES = "tidemark_pipeline_bytes_total"
 BATCH_SECONDS = "tidemark_pipeline_batch_seconds"
+STAGE_SECONDS = "tidemark_pipeline_stage_seconds_total"
+STAGE_LABEL = "stage"
 VISIBLE_SECONDS = "tidemark_pipeline_commit_to_visible_seconds"
 VISIBLE_BYTES = "tidemark_pipeline_commit_to_visible_bytes"
 NEWEST_ROW_LAG_SECONDS = "tidemark_pipeline_newest_row_lag_seconds"
@@ -31,6 +36,16 @@ MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
 MAINTENANCE_RUNNING = "tidemark_pipeline_maintenance_running"
 
 
+class BatchStage(StrEnum):
+    """What the driver does with a batch, in this order."""
+
+    FETCH = "fetch"  # the headers, from Spark
+    READ = "read"  # waiting for values of the outbox that are read and decoded
+    WRITE = "write"  # logs and replicas
+    RECORD = "record"  # `_positions`
+    REPORT = "report"  # the progress, and the confirmation to the outbox
+
+
 class PipelineMetrics:
     """The metrics of one pipeline, in a separate registry."""
 
@@ -41,6 +56,13 @@ class PipelineMetrics:
         self.rows = self._counter(ROWS, "Row changes in these batches, including repeated ones.")
         self.bytes = self._counter(BYTES, "Bytes of outbox values in these batches.")
         self.batch_seconds = self._histogram(BATCH_SECONDS, "Time to write a batch into the lake.")
+        stages = Counter(
+            STAGE_SECONDS,
+            "Time that the driver spent in a stage of its batches.",
+            [CAPTURE_LABEL, STAGE_LABEL],
+            registry=self.registry,
+        )
+        self._stage_seconds = {stage: stages.labels(capture, stage.value) for stage in BatchStage}
         self.visible_seconds = self._histogram(
             VISIBLE_SECONDS, "Time from commit at the source to visibility in the lake."
         )
@@ -81,6 +103,19 @@ class PipelineMetrics:
             MAINTENANCE_FAILURES, "Steps of maintenance that failed, and are repeated later."
         )
         self.maintenance_running = self._gauge(MAINTENANCE_RUNNING, "1 while the maintenance of tables runs.")
+
+    def add_stage(self, stage: BatchStage, seconds: float) -> None:
+        """Add the time of a stage."""
+        self._stage_seconds[stage].inc(seconds)
+
+    @contextmanager
+    def in_stage(self, stage: BatchStage) -> Iterator[None]:
+        """Add the time of the body to a stage."""
+        begun_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add_stage(stage, time.monotonic() - begun_s)
 
     def _gauge(self, name: str, description: str) -> Gauge:
         return Gauge(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)

@@ -104,6 +104,7 @@ class Lake:
         self._clock = SystemClock()
         self._slow_writes = slow_writes or SlowWrites(config.slow_write_s)
         self._write_s = LONG_WRITE_S + 1.0  # of a log or replica in the last batch; the first batch opens all
+        self.recording_s = 0.0  # how long `_positions` took to write last
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._maintained: set[str] = set()  # folders with commits of maintenance that `_positions` does not record
@@ -271,7 +272,9 @@ class Lake:
     def _record(
         self, outbox: str, touched: Sequence[TablePosition], applied: Applied, outcomes: Sequence[Outcome]
     ) -> None:
+        begun_s = self._clock.monotonic_s()
         self.positions.write(outbox, touched, applied)
+        self.recording_s = self._clock.monotonic_s() - begun_s
         self._touched = touched
         beside = (outcome.beside for outcome in outcomes)
         self._beside = [(uri.removeprefix(f"{self.root}/"), version) for uri, version in filter(None, beside)]
