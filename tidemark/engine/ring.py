@@ -1,8 +1,9 @@
 """The ring: received WAL in a fixed buffer, between the thread that receives and the thread that decodes.
 
-WAL is contiguous, so the ring needs no list of slices: the byte at LSN n is stored at n modulo the capacity, and two
-LSNs describe the content. One thread at a time puts, and one takes; each writes only its own LSN, and neither waits
-inside.
+WAL is contiguous, so the ring needs no list of slices: the byte at LSN n is stored at n - origin modulo the capacity,
+and two LSNs describe the content. One thread at a time puts, and one takes; each writes only its own LSN, and neither
+waits inside. A put into the empty ring moves the origin: a ring that never has much in it uses few pages again and
+again, which are in the processor's caches, and the others are never allocated.
 
     read_lsn          write_lsn                 write_lsn            read_lsn
        v                  v                         v                   v
@@ -41,6 +42,7 @@ class Ring:
         self._buffer = memoryview(mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._read_lsn = start_lsn  # written by the reader only
         self._write_lsn = start_lsn  # written by the writer only
+        self._origin_lsn = start_lsn  # of the buffer's first byte; written by the writer, while there is no content
         self._timelines: deque[tuple[Lsn, TimelineId]] = deque(maxlen=TIMELINES_MAX)  # with the start of each
 
     @property
@@ -82,7 +84,9 @@ class Ring:
             raise RingFull
         if not self._timelines or self._timelines[-1][1] != wal_slice.timeline:
             self._timelines.append((self._write_lsn, wal_slice.timeline))
-        at = start_lsn % self.capacity
+        if start_lsn == self._read_lsn:  # NB: empty, so the reader has no view, and takes none before the store below
+            self._origin_lsn = start_lsn
+        at = (start_lsn - self._origin_lsn) % self.capacity
         until_end = self.capacity - at
         if length <= until_end:
             self._buffer[at : at + length] = data
@@ -103,7 +107,7 @@ class Ring:
         timeline = self._timeline(length)
         if len(self._timelines) > 1:
             length = min(length, self._timelines[1][0] - self._read_lsn)
-        at = self._read_lsn % self.capacity
+        at = (self._read_lsn - self._origin_lsn) % self.capacity
         end = min(at + length, self.capacity)
         return WalSlice(self._read_lsn, self._buffer[at:end].toreadonly(), timeline)
 

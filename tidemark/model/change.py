@@ -63,7 +63,7 @@ def batch_schema(columns: pa.StructType) -> pa.Schema:
     return pa.schema([*META_FIELDS, pa.field(BEFORE, columns), pa.field(AFTER, columns)])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # NB: each commit creates some, and a frozen object takes three times as long
 class RowsMessage:
     """A record batch as a message of Arrow's IPC format: a small one needs a fraction of a RecordBatch's memory."""
 

@@ -15,24 +15,24 @@ PROGRAM = "tidemark.pipeline.lake.report"
 
 def list_tables(lake: str, config: Path | None, *, as_json: bool) -> None:
     """Run the command."""
-    report, _ = _report("list", lake, config)
+    report, _ = lake_report("list", lake, config)
     show(report if as_json else list_tree(report), as_json=as_json)
 
 
 def describe(lake: str, config: Path | None, *, table: str, as_json: bool) -> None:
     """Run the command."""
-    report, _ = _report("describe", lake, config, table)
+    report, _ = lake_report("describe", lake, config, table)
     show(report if as_json else description_tree(report), as_json=as_json)
 
 
 def check(lake: str, config: Path | None, *, read_files: bool, as_json: bool) -> None:
     """Run the command."""
-    report, status = _report("check", lake, config, *(["--read-files"] if read_files else []))
+    report, status = lake_report("check", lake, config, *(["--read-files"] if read_files else []))
     show(report if as_json else check_tree(report), as_json=as_json)
     sys.exit(status)
 
 
-def _report(what: str, lake: str, config: Path | None, *arguments: str) -> tuple[dict[str, Tree], int]:
+def lake_report(what: str, lake: str, config: Path | None, *arguments: str) -> tuple[dict[str, Tree], int]:
     """Return the program's report and exit status; if it has no report, end with its status and message."""
     SPARK.require()
     command = [sys.executable, "-m", PROGRAM, what, lake, str(config or ""), *arguments]

@@ -142,6 +142,15 @@ def test_a_ring_uses_memory_only_for_what_was_written_to_it() -> None:
     assert anonymous_bytes() - before < LARGE_BYTES // 8
 
 
+def test_a_ring_that_is_emptied_again_and_again_uses_few_pages() -> None:
+    before = anonymous_bytes()
+    ring = Ring(LARGE_BYTES, START)
+    for number in range(LARGE_BYTES // SLICE_BYTES_MAX // 4):
+        ring.put(WalSlice(Lsn(START + number * SLICE_BYTES_MAX), b"x" * SLICE_BYTES_MAX, TimelineId(1)))
+        ring.release(SLICE_BYTES_MAX)
+    assert anonymous_bytes() - before < LARGE_BYTES // 32
+
+
 def anonymous_bytes() -> int:
     """Return the anonymous memory of this process."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:"))

@@ -16,7 +16,11 @@ from tidemark.runtime.seed.seeding import Seed
 def archiving(new_cluster: NewCluster, major: int) -> Cluster:
     """Start a server that archives and does not change catalogs by itself."""
     node = new_cluster(
-        major, archive_mode="on", archive_command="test -d archived && cp %p archived/%f", autovacuum="off"
+        major,
+        archive_mode="on",
+        archive_command="test -d archived && cp %p archived/%f",
+        autovacuum="off",
+        wal_keep_size="1GB",  # `archive_of` reads pg_wal
     )
     (node.data / "archived").mkdir()
     shutil.chown(node.data / "archived", node.data.stat().st_uid, node.data.stat().st_gid)

@@ -40,7 +40,7 @@ GROUPS = ("archive", "lake", "parked", "reader", "realtime", "run", "spark", "ta
 LEAVES = (
     *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list"),
     *("reader resume", "realtime off"),
-    *("lake check", "lake describe", "lake list"),
+    *("lake adopt", "lake check", "lake describe", "lake list"),
     *("parked drop", "parked list", "parked retry"),
     *("realtime on", "realtime status", "rewind", "run archiver", "run server", "run sidecar"),
     *("spark accept-break", "spark run"),
@@ -75,6 +75,7 @@ RUNS = {
     "check": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
     "decode": CommandRun("--state {state} --archive {archive}", DECODER, ExitCode.CONFIG),
     "init": CommandRun("--state {state}", NODE | DECODER, ExitCode.NODE_UNREACHABLE),
+    "lake adopt": CommandRun("--lake {state} --state {state}", STATE_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake check": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake describe": CommandRun("--lake {state} public.account", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake list": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),

@@ -108,6 +108,7 @@ class GroupBuilder:
         self._routes = PartitionRoutes(dialects, root_of)
         self._builders = VersionBuilders(dialects, self._routes, self.selects)
         self._excluded = excluded
+        self._excludes = bool(excluded)
         self._selects_message = selects_message
         self._counts = TransactionCounts() if counting else None
         self._copied = copied
@@ -175,8 +176,8 @@ class GroupBuilder:
             for index in range(len(run)):
                 yield from self.add_transaction(run.transaction(index))
             return
-        index = 0
-        while index < len(run):
+        index, count = 0, len(run)
+        while index < count:
             stop = self._fitting(run, index)
             if stop > index:
                 self._add_transactions(run, index, stop)
@@ -223,7 +224,7 @@ class GroupBuilder:
     def _is_all_new(self, run: CommittedRun) -> bool:
         """Return whether the whole run is new: nothing was delivered or copied, and no row needs a check."""
         after, ends = self._after, run.ends
-        if self._checks_each_row or has_excluded(run.entries, self._excluded):
+        if self._checks_each_row or (self._excludes and has_excluded(run.entries, self._excluded)):
             return False
         if after is not None and ends.timeline != after.timeline:
             return False
@@ -238,7 +239,7 @@ class GroupBuilder:
         """Return the first transaction of a run, from `index` on, that fills the group; or the run's end."""
         collected = self._collection_for(run)  # NB: first, as above
         rows = self._rows_max - self._row_count - len(collected)
-        space = self._bytes_max - self.byte_count
+        space = self._bytes_max - self._byte_count - collected.byte_count
         stop = len(run)
         rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
 
@@ -387,7 +388,7 @@ class GroupBuilder:
         self._byte_count += collected.byte_count + byte_count
         self._row_count += row_count
         for batches in tables:
-            ordered = in_stream_order(batches)
+            ordered = in_stream_order(batches) if len(batches) > 1 else batches
             self._items.extend(self._counts.number(ordered) if self._counts is not None else ordered)
 
     def _close(self) -> ChangeGroup:

@@ -17,7 +17,7 @@ from tidemark.model.change import LogicalMessage, TransactionEnd, TransactionEnd
 from tidemark.model.lsn import XID_MASK, FullXid, Lsn, Oid, TimelineId, Xid
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # NB: as `CommittedRun`
 class SmallTransactions:
     """The attributes of transactions that have only rows, as columns."""
 
@@ -67,7 +67,7 @@ class SmallTransactions:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # NB: one for each quiet commit; a frozen one takes three times as long
 class CommittedRun:
     """Whole transactions in commit order, and their rows; each has at least one."""
 

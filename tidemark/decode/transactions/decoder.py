@@ -150,7 +150,7 @@ class Decoder:
 
     def decode_runs(self, block: RecordBlock, journal: WriteJournal | None = None) -> Iterator[DecodedRun]:
         """Do the same, but yield small transactions in runs."""
-        count, index = len(block), 0
+        count, index = block.count, 0
         while index < count:
             index = self._skimmer.skim(block, index)
             run = self._skimmer.committed(self.timeline)
@@ -177,7 +177,7 @@ class Decoder:
 
     def _reach(self, block: RecordBlock, index: int) -> None:
         """Advance the LSNs over the records of `block` before `index`; at its end, also over those left out."""
-        if index == len(block) > 0:
+        if index == block.count > 0:
             self.last_lsn, self.decoded_lsn = block.last_lsn, block.end_lsn
         elif index > 0:
             self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])

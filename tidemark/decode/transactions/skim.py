@@ -91,7 +91,7 @@ class Skimmer:
             for transaction in transactions:
                 self.set_aside(transaction)
         self._make_space(len(block.linear))
-        others_lsn, count = transactions.others_lsn, len(block)
+        others_lsn, count = transactions.others_lsn, block.count
         extractor.next_xid = transactions.next_xid
         at: int = extractor.extract(
             block.linear,

@@ -83,6 +83,8 @@ class WalStream:
             raise
         try:
             self.format: WalFormat = wal_format(self._conn.server_version // 10_000)
+            # TLS and GSSAPI, which Unix sockets do not have, can hold decrypted bytes beside an empty socket.
+            self._shows_all = self._conn.host.startswith(b"/")
         except BaseException:
             self.close()
             raise
@@ -167,14 +169,17 @@ class WalStream:
         """End a `wait` of another thread; if there is none, the next one. Not after `close`."""
         os.eventfd_write(self._woken, 1)
 
-    def receive(self) -> WalEvent | None:
-        """Return the next event that is already available, without waiting; answer keepalives."""
+    def receive(self, *, is_read: bool = False) -> WalEvent | None:
+        """Return the next event that is already available, without waiting; answer keepalives.
+
+        `is_read`: the socket was read since the last `wait`, which will show what has arrived since.
+        """
         assert self._streaming, "start comes before receive"
         if self._is_over:
             return None
         try:
             count, message = self._conn.get_copy_data(1)
-            if count == 0:
+            if count == 0 and not (is_read and self._shows_all):
                 self._conn.consume_input()
                 count, message = self._conn.get_copy_data(1)
         except psycopg.OperationalError as error:

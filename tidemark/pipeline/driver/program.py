@@ -43,6 +43,7 @@ from tidemark.pipeline.landing.formats import opened_landing
 from tidemark.pipeline.landing.lake_epoch import hold_lake
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import LakeFormat, Settings
 from tidemark.pipeline.storage.store_wait import StoreWait, when_store_answers
 from tidemark.pipeline.storage.stores import is_remote, open_lake
@@ -130,6 +131,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         landing = when_store_answers(opening_lake, store_wait, stop, once=given.once)
         if landing is None:
             return
+        check_not_restored(root, landing.positions, outbox, given.reader)  # before Spark's JVM is started
         pipeline = Pipeline(settings, outbox, landing, progress, log, hold=hold)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return

@@ -33,6 +33,7 @@ from tidemark.pipeline.landing.landing import LakePositions, Landing, contains
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
@@ -216,6 +217,7 @@ class Pipeline:
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
         self._outbox_id = self._outbox.outbox_id
+        check_not_restored(settings.lake, self._landing.positions, self._outbox, settings.reader)
         start = starting_sequence(self._landing.positions, self._outbox)
         lake = self._landing.positions.lake_id()  # a checkpoint belongs to one lake, and a state may serve two
         register_source(spark)
@@ -231,11 +233,16 @@ class Pipeline:
         )
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}")
+            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}{self._adoptions()}")
             .foreachBatch(self._batch)
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
         return query.start()
+
+    def _adoptions(self) -> str:
+        """Return what a reader that went back adds to the name of its checkpoint: the earlier one is ahead of it."""
+        registered = self._outbox.registered(self._settings.reader)
+        return f"-{registered.adoptions}" if registered is not None and registered.adoptions else ""
 
     def _batch(self, rows: DataFrame, _batch_id: int) -> None:
         """Write one batch to the lake. NB: the batch number is not used: a new checkpoint counts from 0."""

@@ -127,6 +127,7 @@ def listed(lake: OpenedLake) -> dict[str, LakeReport]:
         "system_identifier": lake.system_identifier,
         "position": str(applied.position),
         "sequence": applied.sequence,
+        "outbox": lake.positions.outbox,
         "tables": [_summary(lake, table) for table in lake.tables],
     }
 

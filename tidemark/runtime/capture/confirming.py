@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 CONFIRMED = TypeVar("CONFIRMED")
-PAUSE_S = 0.1  # between two transactions: each costs as much processor time as the decoding of several small commits
+PAUSE_S = 0.2  # between two transactions: each costs as much processor time as the decoding of several small commits
 
 
 class Confirming(Generic[CONFIRMED]):

@@ -336,17 +336,18 @@ class ConsumerTarget:
 
     def _announce(self, group: ChangeGroup) -> None:
         for item in group.items:
-            if isinstance(item, SchemaEvent):
+            if isinstance(item, ChangeBatch):
+                relation = item.relation
+                key = (item.database, relation.oid)
+                known = self._announced.get(key)
+                if known is not relation and known != relation:  # NB: comparing takes longer than the rest
+                    self._consumer.on_schema(_introduction(group, item))
+                    self._announced[key] = relation
+            elif isinstance(item, SchemaEvent):
                 self._consumer.on_schema(item)
                 described = item.after or item.before
                 assert described is not None, item
                 self._announced[item.database, described.oid] = described
-            elif isinstance(item, ChangeBatch):
-                key = (item.database, item.relation.oid)
-                known = self._announced.get(key)
-                if known is not item.relation and known != item.relation:  # NB: comparing takes longer than the rest
-                    self._consumer.on_schema(_introduction(group, item))
-                    self._announced[key] = item.relation
 
     def _store_confirmed(self, confirmed: Sequence[ConfirmedGroup]) -> None:
         """Make the consumer's confirmations durable, by the confirm thread."""

@@ -22,7 +22,6 @@ from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.engine.progress import Progress
-from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
@@ -245,9 +244,8 @@ class DecodeThread:
         self._group_queue = group_queue
         self._progress = progress
         self._idle_pointer_s = idle_pointer_s
-        self._clock = SystemClock()
         self._handed = delivered
-        self._handed_s = self._clock.monotonic_s()
+        self._handed_s = time.monotonic()
         self._stopping = threading.Event()
         self._is_within_slice = False
         self._groups = self._decoded()
@@ -259,14 +257,14 @@ class DecodeThread:
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """Stop after the current slice; return whether that ended in time."""
-        until_s = self._clock.monotonic_s() + timeout_s
+        until_s = time.monotonic() + timeout_s
         self._stopping.set()
         self._lease.arrived.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False
-        return self._lease.recall_all(max(0.0, until_s - self._clock.monotonic_s()))
+        return self._lease.recall_all(max(0.0, until_s - time.monotonic()))
 
     @property
     def has_more(self) -> bool:
@@ -338,7 +336,7 @@ class DecodeThread:
                         yield from self._last_groups()
                         return
                     self._release_slice(wal_slice)
-                if self._is_awaited(wal_slice) and (waiting := self.reader.flush(also_empty=False)) is not None:
+                if self._is_awaited() and (waiting := self.reader.flush(also_empty=False)) is not None:
                     yield self._record_group(waiting)
                 if wal_slice is not None:
                     self.reader.maintain(wal_slice)
@@ -352,9 +350,9 @@ class DecodeThread:
             yield from self._groups_before_invalid()
             raise
 
-    def _is_awaited(self, wal_slice: WalSlice | None) -> bool:
+    def _is_awaited(self) -> bool:
         """Return whether the application thread waits: inline it waits for the group of all that has arrived."""
-        return wal_slice is None if self._lease.is_inline else self._group_queue.is_awaited
+        return self._slices.peek() is None if self._lease.is_inline else self._group_queue.is_awaited
 
     def _release_slice(self, wal_slice: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""
@@ -374,8 +372,8 @@ class DecodeThread:
         waiting = self.reader.flush(also_empty=False)
         if waiting is not None:
             yield self._record_group(waiting)
-        until_s = self._clock.monotonic_s() + STOP_S
-        while not (self._is_awaited(None) or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
+        until_s = time.monotonic() + STOP_S
+        while not (self._is_awaited() or self._stopping.is_set()) and time.monotonic() < until_s:
             yield _Pause.EMPTY
 
     def _last_groups(self) -> Iterator[ChangeGroup]:
@@ -389,13 +387,13 @@ class DecodeThread:
 
     def _idle_group(self) -> ChangeGroup | None:
         """Move the pointer over WAL that had nothing for us (docs/design/positions.md)."""
-        if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
+        if time.monotonic() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
             return None
-        self._handed_s = self._clock.monotonic_s()
+        self._handed_s = time.monotonic()
         group = self.reader.flush(also_empty=True) or self.reader.idle_group()
         return group if group.last.position > self._handed else None
 
     def _record_group(self, group: ChangeGroup) -> ChangeGroup:
         self._handed = group.last.position
-        self._handed_s = self._clock.monotonic_s()
+        self._handed_s = time.monotonic()
         return group

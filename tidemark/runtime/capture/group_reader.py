@@ -88,13 +88,12 @@ class GroupReader:
         gives_back = True  # also after an error
         try:
             group = self._queue.receive_queued()  # from before the offer
-            while group is None:
+            if group is None and (self._decoder.has_more or self._decoder.is_collecting):
                 group = self._decoder.next_group()
-                remaining_s = until_s - time.monotonic()
-                if group is not None or remaining_s <= 0 or self._queue.is_closed:
-                    break
+            while group is None and (remaining_s := until_s - time.monotonic()) > 0 and not self._queue.is_closed:
                 if not (self._lease.begin_read() and self._read(remaining_s)):
                     return None
+                group = self._decoder.next_group()
             gives_back = group is not None and self._decoder.has_more  # decoded while this group is delivered
             return group
         finally:

@@ -48,6 +48,7 @@ class Liveness:
         self._clock = clock or SystemClock()
         self._polled_s: float | None = None
         self._call: tuple[str, float] | None = None  # the running call, and since when
+        self._calling = _Calling(self)
         self._error: ConsumerFailed | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
@@ -65,7 +66,7 @@ class Liveness:
     def calling(self, callback: str) -> "_Calling":
         """Time a call into the consumer, and treat what it raises as its failure."""
         self._call = (callback, self._clock.monotonic_s())
-        return _Calling(self)
+        return self._calling
 
     def called(self, error: BaseException | None) -> None:
         """Record the end of the call; raise what its error means."""

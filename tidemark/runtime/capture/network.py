@@ -33,10 +33,11 @@ from tidemark.wal.segments import SLICE_BYTES_MAX, TimelineHistory, WalSlice
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-CHECK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
+CHECK_S = 0.1  # how often it is checked whether the application thread reads; it may stay away for twice that
 CHECK_QUIET_S = 2.0  # while no WAL comes
 OFFER_BYTES_MAX = 64 << 10  # how much the ring may have: more is a backlog, which the decode thread decodes first
 LEASED_BYTES_MAX = 1 << 20  # how much the application thread reads in a lease: more is a backlog, for this thread
+READ_AGAIN_BYTES = 64 << 10  # in a lease: after less, the socket is probably empty, and the next wait shows if not
 RECALL_S = 60.0  # a lease is far shorter, unless the consumer's process hangs
 
 
@@ -169,7 +170,7 @@ class NetworkThread(SourceThread):
                 read_bytes += self._accept_event(event)
                 if read_bytes > LEASED_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
                     return False
-                event = stream.receive()
+                event = stream.receive(is_read=read_bytes < READ_AGAIN_BYTES)
         except TidemarkError as error:
             self._leased_error = error
             return False

@@ -84,6 +84,8 @@ NEXT: Mapping[tuple[LeaseState, LeaseEvent], LeaseState] = {
 }
 NETWORK_READS = (LeaseState.THREADED, LeaseState.RECALLED)
 DECODE_THREAD_DECODES = (LeaseState.THREADED, LeaseState.DRAINING)
+APPLICATION_DECODES = (LeaseState.INLINE, LeaseState.RECALLED)
+WITHOUT_EFFECT = (LeaseState.INLINE, LeaseState.OFFERED)  # nobody waits for these states, and each commit needs them
 
 
 class StreamLease:
@@ -93,8 +95,6 @@ class StreamLease:
         self.arrived = Signal()  # the decode thread: WAL arrived, or the stream is its own again
         self.woken = Signal()  # the application thread: a group is queued, or the stream is offered
         self.is_awaited = False  # the application thread waits, and would read inline
-        self.is_inline = False  # the application thread decodes; NB: both are read several times at each commit
-        self.is_recalled = False  # the application thread has to end its lease: the network thread reads again
         self._state = LeaseState.THREADED
         self._reads = 0  # how often the application thread began to read
         self._interrupt: Callable[[], None] | None = None
@@ -110,6 +110,16 @@ class StreamLease:
     def may_decode(self) -> bool:
         """Return whether the decode thread may decode."""
         return self._state in DECODE_THREAD_DECODES
+
+    @property
+    def is_inline(self) -> bool:
+        """Return whether the application thread decodes."""
+        return self._state in APPLICATION_DECODES
+
+    @property
+    def is_recalled(self) -> bool:
+        """Return whether the application thread has to end its lease: the network thread reads again."""
+        return self._state is LeaseState.RECALLED
 
     @property
     def may_offer(self) -> bool:
@@ -177,9 +187,9 @@ class StreamLease:
             state = NEXT.get((self._state, event))
             if state is None:
                 return None
-            self.is_recalled = state is LeaseState.RECALLED
-            self.is_inline = self.is_recalled or state is LeaseState.INLINE
             self._state = state
+            if state in WITHOUT_EFFECT:
+                return state
             if state is LeaseState.READING:
                 self._reads += 1
             elif state in NETWORK_READS:

@@ -18,6 +18,7 @@ class Reader:
     lapsed_lsn: Lsn = INVALID_LSN  # commit LSN of the first value that it had not confirmed when it lapsed
     skipped_from: Sequence = NO_SEQUENCE  # (skipped_from, skipped_to] were gone when the reader was resumed
     skipped_to: Sequence = NO_SEQUENCE
+    adoptions: int = 0  # how often it went back to the position of a restored lake; part of its checkpoint's name
 
     @property
     def is_lapsed(self) -> bool:

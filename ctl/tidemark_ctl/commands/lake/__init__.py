@@ -1,10 +1,11 @@
-"""`cdcctl lake`: shows the tables of a lake, and checks them."""
+"""`cdcctl lake`: shows the tables of a lake, checks them, and adopts a lake that was restored."""
 
 import click
 
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
+    "adopt": Entry("lake.adopt", "Continue with a lake that was restored as a whole from a backup."),
     "check": Entry("lake.check", "Check versions, files and positions of every table of a lake."),
     "describe": Entry(
         "lake.describe", "Show one table of a lake, its columns, and the lines that read it in other programs."
@@ -17,4 +18,4 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def lake() -> None:
-    """Show the tables of a lake, and check them."""
+    """Show the tables of a lake, check them, and adopt a lake that was restored."""
