@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tidemark.engine.lifecycle import EngineState, StopStep
-from tidemark.engine.offset_update import OffsetsHook, Positions
+from tidemark.engine.offset_update import OffsetsHook, PartitionOffsets
 from tidemark.io.host.logs import Log, describe_error
 
 
@@ -55,7 +55,7 @@ class Callbacks:
         """The hook of commit rounds; None: there is none."""
         return None if self.hook is None else partial(self._update_offsets, self.hook)
 
-    def _update_offsets(self, hook: OffsetsHook, positions: Positions) -> Positions | None:
+    def _update_offsets(self, hook: OffsetsHook, positions: PartitionOffsets) -> PartitionOffsets | None:
         with self._calling():
             return hook(positions)
 

@@ -1,7 +1,7 @@
 """The answer of the hook `update_offsets` (KIP-910), checked against what may be stored.
 
 Before a commit round the hook gets the newest position of each partition. It may advance a position in the gap before
-the first change that is not acknowledged, and it may add partitions. Positions never move back: the prefix rule of
+the first change that is not acknowledged, and it may add partitions. PartitionOffsets never move back: the prefix rule of
 delivery is stronger than the hook.
 """
 
@@ -13,12 +13,12 @@ from tidemark.model.position import Partition, Position
 
 PARTITIONS_MAX = 1000  # that a hook may add: each commit writes them again
 
-Positions = Mapping[Partition, Position]
-OffsetsHook = Callable[[Positions], Positions | None]
+PartitionOffsets = Mapping[Partition, Position]
+OffsetsHook = Callable[[PartitionOffsets], PartitionOffsets | None]
 
 
 class OffsetsRefused(ConsumerFailed):
-    """Positions of `update_offsets` that are not stored: one moves back, or passes what is acknowledged."""
+    """PartitionOffsets of `update_offsets` that are not stored: one moves back, or passes what is acknowledged."""
 
     hint = (
         "update_offsets returns positions from the one that it got up to the first change that is not acknowledged; "
@@ -32,11 +32,11 @@ class OffsetLimits:
 
     own: Partition
     position: Position  # of the own partition: everything up to it is acknowledged
-    added: Positions  # of other partitions, as they are stored
+    added: PartitionOffsets  # of other partitions, as they are stored
     unacknowledged: Position | None  # the first change that is delivered and not acknowledged; None: not known
 
     @property
-    def positions(self) -> Positions:
+    def positions(self) -> PartitionOffsets:
         """The newest position of each partition."""
         return {**self.added, self.own: self.position}
 
@@ -46,11 +46,11 @@ class OffsetUpdate:
     """The positions to store."""
 
     position: Position
-    added: Positions
+    added: PartitionOffsets
     dropped: frozenset[Partition]  # left out by the hook, and stored all the same
 
 
-def updated_offsets(limits: OffsetLimits, answer: Positions | None) -> OffsetUpdate:
+def updated_offsets(limits: OffsetLimits, answer: PartitionOffsets | None) -> OffsetUpdate:
     """Return what to store after the hook's answer, or raise `OffsetsRefused`. None and {} change nothing."""
     known = limits.positions
     if not answer:

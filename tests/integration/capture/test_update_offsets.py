@@ -22,7 +22,7 @@ from tidemark import ALWAYS, CommitPolicy, OffsetsRefused, Order, Partition, Pos
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import Processing
 from tidemark.embedding.pool import HandlerPool
-from tidemark.engine.offset_update import OffsetsHook, Positions
+from tidemark.engine.offset_update import OffsetsHook, PartitionOffsets
 from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
@@ -78,7 +78,7 @@ class Delivering:
     """A target with its state; `deliver` is the application thread."""
 
     def __init__(self, folder: Path, hook: OffsetsHook | None, answers: Sequence[int] = ()) -> None:
-        self.seen: list[Positions] = []
+        self.seen: list[PartitionOffsets] = []
         self.store = StateStore.create(StateFolder(folder), IDENTITY)
         with self.store.transaction(None) as transaction:
             transaction.put(DELIVERED, Watermark(START, Number(0)))
@@ -98,7 +98,7 @@ class Delivering:
         self._commits = self.store.environment.last_commit
 
     def _recorded(self, hook: OffsetsHook) -> OffsetsHook:
-        def called(positions: Positions) -> Positions | None:
+        def called(positions: PartitionOffsets) -> PartitionOffsets | None:
             self.seen.append(positions)
             return hook(positions)
 
@@ -126,7 +126,7 @@ class Delivering:
         return found
 
     @property
-    def added(self) -> Positions:
+    def added(self) -> PartitionOffsets:
         with self.store.reading() as transaction:
             found = transaction.get(ADDED_POSITIONS)
         return {} if found is None else found.by_partition
@@ -143,7 +143,7 @@ class Delivering:
             self.store.close()
 
 
-def unchanged(_positions: Positions) -> Positions | None:
+def unchanged(_positions: PartitionOffsets) -> PartitionOffsets | None:
     return None
 
 
@@ -153,7 +153,7 @@ def unchanged(_positions: Positions) -> Positions | None:
 def test_the_hook_is_called_once_for_each_transaction_with_the_newest_position_that_it_stores(tmp_path: Path) -> None:
     stored: list[Position] = []
 
-    def hook(_positions: Positions) -> None:
+    def hook(_positions: PartitionOffsets) -> None:
         stored.append(delivering.start.position)
 
     delivering = Delivering(tmp_path, hook)
@@ -186,7 +186,7 @@ def test_the_hook_is_called_once_for_each_transaction_with_the_newest_position_t
 def test_each_commit_policy_has_as_many_calls_as_transactions_also_in_idle_time(
     tmp_path: Path, policy: CommitPolicy, rounds: int, workers: int
 ) -> None:
-    seen: list[Positions] = []
+    seen: list[PartitionOffsets] = []
     pool: HandlerPool[PoolPart] = HandlerPool(
         lambda _part: None, workers=workers, retries=0, backoff=(0.01, 0.02), log=LibraryLog()
     )
@@ -212,7 +212,9 @@ def test_each_commit_policy_has_as_many_calls_as_transactions_also_in_idle_time(
 @pytest.mark.feature("U06")
 @pytest.mark.feature("U10")
 @pytest.mark.parametrize("answer", [None, {}])
-def test_without_an_answer_the_stored_bytes_are_those_without_a_hook(tmp_path: Path, answer: Positions | None) -> None:
+def test_without_an_answer_the_stored_bytes_are_those_without_a_hook(
+    tmp_path: Path, answer: PartitionOffsets | None
+) -> None:
     def stored(name: str, hook: OffsetsHook | None) -> list[tuple[bytes, bytes]]:
         delivering = Delivering(tmp_path / name, hook)
         with closing(delivering):
@@ -261,7 +263,7 @@ def test_an_added_partition_and_a_position_in_the_gap_before_the_next_change_are
     ],
 )
 def test_positions_that_move_back_or_pass_what_is_acknowledged_are_refused_and_nothing_is_stored(
-    tmp_path: Path, answer: Positions, message: str
+    tmp_path: Path, answer: PartitionOffsets, message: str
 ) -> None:
     delivering = Delivering(tmp_path, lambda _positions: answer, [NOTHING, 1])
     delivering.target.deliver(group(100))
@@ -277,7 +279,7 @@ def test_positions_that_move_back_or_pass_what_is_acknowledged_are_refused_and_n
 def test_an_error_of_the_hook_ends_delivery_and_nothing_is_stored(tmp_path: Path) -> None:
     cause = ValueError("a value of a row")
 
-    def hook(_positions: Positions) -> None:
+    def hook(_positions: PartitionOffsets) -> None:
         raise cause
 
     delivering = Delivering(tmp_path, hook)
@@ -316,7 +318,7 @@ def test_no_answer_of_the_hook_stores_a_position_at_or_behind_a_change_that_is_n
     """The model: what is stored is at least what is acknowledged, and before the first change that is not."""
     left = list(moves)
 
-    def hook(positions: Positions) -> Positions | None:
+    def hook(positions: PartitionOffsets) -> PartitionOffsets | None:
         return {OWN: position(positions[OWN].commit_lsn + left.pop(0), 1_000_000)} if left else None
 
     with TemporaryDirectory() as folder:

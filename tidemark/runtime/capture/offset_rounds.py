@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tidemark.engine.offset_update import OffsetLimits, OffsetsHook, Positions, updated_offsets
+from tidemark.engine.offset_update import OffsetLimits, OffsetsHook, PartitionOffsets, updated_offsets
 from tidemark.io.host.logs import Log
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
@@ -24,7 +24,7 @@ class ConfirmedGroup(NamedTuple):
 
     group: ChangeGroup
     copying: tuple[Oid, Oid, CopyProgress] | None  # the progress of a first copy, with its database and relation
-    added: Positions | None = None  # of partitions that the hook added
+    added: PartitionOffsets | None = None  # of partitions that the hook added
 
 
 class OffsetRounds:
@@ -47,12 +47,12 @@ class OffsetRounds:
         self._own = own
         self._unacknowledged = unacknowledged
         self._log = log
-        self._added: Positions = {}
+        self._added: PartitionOffsets = {}
         self._waiting: list[ConfirmedGroup] = []
         self._waiting_bytes = 0
         self._warned: set[Partition] = set()
 
-    def begin(self, added: Positions) -> None:
+    def begin(self, added: PartitionOffsets) -> None:
         """Start with the stored positions of added partitions."""
         self._added = added
 
