@@ -1,7 +1,7 @@
 """The answer of the hook `update_offsets` (KIP-910), checked against what may be stored.
 
 Before a commit round the hook gets the newest position of each partition. It may advance a position in the gap before
-the first change that is not acknowledged, and it may add partitions. PartitionOffsets never move back: the prefix rule of
+the first change that is not acknowledged, and it may add partitions. Nothing moves back: the prefix rule of
 delivery is stronger than the hook.
 """
 
