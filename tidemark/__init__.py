@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.engine.offset_update import OffsetsRefused
+    from tidemark.engine.stop_condition import StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
         CopyBoundary,
@@ -114,6 +115,7 @@ __all__ = [
     "StartTimedOut",
     "StateError",
     "StopStep",
+    "StopWhen",
     "TableShape",
     "TidemarkError",
     "Transform",
@@ -132,6 +134,7 @@ _MODULES = {
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
+    "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
         *("SchemaEvent", "Truncation"),

@@ -25,6 +25,7 @@ from tidemark.embedding.callbacks import Callbacks
 from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
+    checked_stop_condition,
     checked_transforms,
     engine_config,
     one_handler,
@@ -40,6 +41,7 @@ from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep, change
 from tidemark.engine.progress import Progress
+from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.environment import StateMissing
@@ -99,6 +101,7 @@ class Engine:
         commit: CommitPolicy = ALWAYS,
         retries: int = 5,
         poison: Poison = Poison.FAIL,
+        stop_when: StopWhen | None = None,
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
         start_within_s: float = 900.0,
         stop_within_s: float = 10.0,
@@ -123,6 +126,7 @@ class Engine:
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
         poison: what happens to a change that the handler cannot handle after all retries.
+        stop_when: the engine stops by itself there, when everything before is finished and confirmed.
         buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
         start_within_s: how long a start may take; above that it fails, and everything is released.
         stop_within_s: the default of `stop`.
@@ -138,6 +142,7 @@ class Engine:
             settings=serializer_settings(serializer, settings),
         )
         self._transforms = checked_transforms(transforms)
+        self._stop_when = checked_stop_condition(stop_when)
         self._handler = one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
@@ -271,6 +276,7 @@ class Engine:
             poison=PoisonHandling.of(self._config.poison, context, epoch),
             retries=ParkedRetries(context, epoch),
             update_offsets=self._callbacks.update_offsets,
+            stop_when=self._stop_when,
             log=self._log,
         )
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
@@ -296,6 +302,8 @@ class Engine:
         try:
             while self._error is None and not self._ending.wait(POLL_S):
                 self._error = self._pool.error or capture.poll()
+                if consumer.is_complete:
+                    self._ending.set()
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the engine ends with it
             self._error = error
         self._change(EngineState.RUNNING, EngineState.DRAINING)
