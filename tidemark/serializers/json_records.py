@@ -1,11 +1,14 @@
 """JSON as records: Debezium's envelope, and the row alone."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from tidemark.decode.render.debezium import DebeziumLines
+from tidemark.decode.render.debezium_schemas import envelope_schema, key_schema, row_schema
 from tidemark.decode.render.flat_json import flat_lines
 from tidemark.decode.render.placed_lines import Lines, LineWriter
 from tidemark.decode.render.row_keys import key_lines
@@ -13,6 +16,11 @@ from tidemark.engine.batch import Batch
 from tidemark.model.change import AFTER, ChangeBatch
 from tidemark.model.lsn import Oid
 from tidemark.serializers.serializer import SerializedRecord, Serializer, SerializerFailed, shown_relation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidemark.model.relation import Relation
 
 _DATABASE = Oid(1)  # of a batch here: it has the name of its database
 NO_KEY = b"null"
@@ -36,17 +44,23 @@ class _JsonRecords(Serializer):
         if values is None:
             return ()
         keys, deletes = key_lines(shown, divides=self._divides)
+        key_head, head = self._heads(shown)
         counts = {variant: _line_count(pieces) for variant, pieces in values.pieces.items()}
         texts, key_texts = iter(_texts(values)), iter(_texts(keys))
         found: list[SerializedRecord] = []
         for row, (variant, deleted) in enumerate(zip(values.variants.tolist(), deletes.tolist(), strict=True)):
             for number in range(counts[variant]):
                 key = next(key_texts)
-                own = None if key == NO_KEY else key
-                found.append(SerializedRecord(own, next(texts), row))
+                own = None if key == NO_KEY else _enclosed(key_head, key)
+                found.append(SerializedRecord(own, _enclosed(head, next(texts)), row))
                 if self._tombstones and deleted and number == 0 and own is not None:
                     found.append(SerializedRecord(own, None, row))
         return found
+
+    def _heads(self, shown: ChangeBatch) -> tuple[bytes, bytes]:
+        """Return what stands before the payload of each key and of each value; empty: they are the payload alone."""
+        del shown
+        return b"", b""
 
     @abstractmethod
     def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:
@@ -54,19 +68,33 @@ class _JsonRecords(Serializer):
 
 
 class DebeziumJson(_JsonRecords):
-    """Debezium's envelope without schemas, as `cdcctl decode --format debezium` prints it, and its keys.
+    """Debezium's envelope, as `cdcctl decode --format debezium` prints it, and its keys.
 
-    An update that changes the key is a delete and a create.
+    An update that changes the key is a delete and a create. With `schemas`, keys and values have the schema part that
+    Kafka Connect's `JsonConverter` writes and reads with `schemas.enable=true`.
     """
 
     _divides = True
     settings: Mapping[str, Mapping[str, object]] = {"types": {"decimals": "string"}}
 
-    def __init__(self, *, name: str = "tidemark", tombstones: bool = True) -> None:
+    def __init__(self, *, name: str = "tidemark", tombstones: bool = True, schemas: bool = False) -> None:
         """`name`: of `source.name`, the prefix of topics in Debezium."""
         super().__init__(tombstones=tombstones)
         self._name = name
+        self._schemas = schemas
+        self._latest: tuple[Relation, pa.DataType, tuple[bytes, bytes]] | None = None  # of the last batch
         self._version = version("tidemark")
+
+    def _heads(self, shown: ChangeBatch) -> tuple[bytes, bytes]:
+        if not self._schemas:
+            return super()._heads(shown)
+        relation, rows, latest = shown.relation, shown.rows.schema.field(AFTER).type, self._latest
+        if latest is None or latest[0] != relation or latest[1] != rows:  # NB: other threads may replace it meanwhile
+            prefix = f"{self._name}.{relation.namespace}.{relation.name}"
+            envelope = envelope_schema(row_schema(relation, rows, f"{prefix}.Value"), f"{prefix}.Envelope")
+            key = key_schema(relation, rows, f"{prefix}.Key")
+            self._latest = latest = relation, rows, (_head(key), _head(envelope))
+        return latest[2]
 
     def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:
         lines = DebeziumLines({_DATABASE: database}, version=self._version, now_ns=lambda: now_ns, name=self._name)
@@ -82,6 +110,14 @@ class FlatJson(_JsonRecords):
     def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:
         del database, now_ns
         return flat_lines(shown)
+
+
+def _head(schema: Mapping[str, object]) -> bytes:
+    return b'{"schema":' + json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode() + b',"payload":'
+
+
+def _enclosed(head: bytes, payload: bytes) -> bytes:
+    return head + payload + b"}" if head else payload
 
 
 def _line_count(pieces: Sequence[object]) -> int:

@@ -1,0 +1,104 @@
+"""The schema part of Debezium's records: what Java's classes made of a fixed batch, and the schema of each type."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from tests.support.forged.tuple_forms import MOOD
+from tests.support.samples.changed_rows import batch_of
+from tests.support.samples.envelopes import NOW_NS, RECORDED, ROWS, TABLE, fixed_records, unwrapped
+from tidemark import DebeziumJson
+from tidemark.decode.render.debezium_schemas import column_schema
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Align, Column, TypeDescription, TypeKind
+
+JSON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "struct": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "bytes": (str,),
+    "boolean": (bool,),
+    "float": (float, int, str),
+    "double": (float, int, str),
+    **dict.fromkeys(("int16", "int32", "int64"), (int,)),
+}
+
+
+def described(oid: int, name: str, **others: object) -> TypeDescription:
+    made = TypeDescription(Oid(oid), "pg_catalog", name, name, TypeKind.BASE, -1, False, Align.INT)
+    return replace(made, **others)  # type: ignore[arg-type]
+
+
+def check(schema: Mapping[str, object], payload: object, path: str = "") -> None:
+    """Check that a payload has the form of its schema, as a strict reader does."""
+    if payload is None:
+        assert schema["optional"], path
+        return
+    kind = str(schema["type"])
+    assert isinstance(payload, JSON_TYPES[kind]), (path, schema, payload)
+    if isinstance(payload, list):
+        for item in payload:
+            check(schema["items"], item, path)  # type: ignore[arg-type]
+    elif isinstance(payload, dict):
+        fields = {field["field"]: field for field in schema["fields"]}  # type: ignore[attr-defined]
+        assert payload.keys() == fields.keys(), path
+        for name, value in payload.items():
+            check(fields[name], value, f"{path}.{name}")
+
+
+@pytest.mark.feature("P14")
+def test_javas_classes_read_the_rows_of_the_records_with_schemas() -> None:
+    """`scripts/envelopes --record` lets Kafka Connect and Debezium read these bytes again."""
+    recorded = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+    written = fixed_records()
+    assert [{"key": one["key"], "value": one["value"]} for one in recorded] == written
+    for one, record in zip(recorded, written, strict=True):
+        assert one["read"]["row"] == unwrapped(record)
+        assert record["key"] is not None
+        assert one["read"]["key"] == json.loads(record["key"])["payload"]
+
+
+@pytest.mark.feature("P14")
+def test_a_record_with_schemas_has_the_payload_of_one_without_and_conforms_to_its_schema() -> None:
+    batch = batch_of(*ROWS, of=TABLE)
+    plain = DebeziumJson().records(batch, NOW_NS)
+    for record, payload in zip(DebeziumJson(schemas=True).records(batch, NOW_NS), plain, strict=True):
+        assert record.row == payload.row
+        for text, alone in ((record.key, payload.key), (record.value, payload.value)):
+            if text is None or alone is None:
+                assert text is alone
+                continue
+            whole = json.loads(text)
+            assert whole["payload"] == json.loads(alone)
+            check(whole["schema"], whole["payload"])
+
+
+@pytest.mark.feature("P14")
+@pytest.mark.parametrize(
+    ("type_", "typmod", "arrow", "kind", "name"),
+    [
+        (described(1083, "time"), -1, pa.int64(), "int64", "io.debezium.time.MicroTime"),
+        (described(1083, "time"), 3, pa.int64(), "int32", "io.debezium.time.Time"),
+        (described(1114, "timestamp"), -1, pa.timestamp("us"), "int64", "io.debezium.time.MicroTimestamp"),
+        (described(1114, "timestamp"), 0, pa.timestamp("us"), "int64", "io.debezium.time.Timestamp"),
+        (described(1114, "timestamp"), 0, pa.string(), "string", None),  # by `[types]`
+        (described(1184, "timestamptz"), -1, pa.timestamp("us", tz="UTC"), "string", "io.debezium.time.ZonedTimestamp"),
+        (described(1186, "interval"), -1, pa.string(), "int64", "io.debezium.time.MicroDuration"),
+        (described(1560, "bit"), 1, pa.string(), "boolean", None),
+        (described(1560, "bit"), 9, pa.string(), "bytes", "io.debezium.data.Bits"),
+        (described(3802, "jsonb"), -1, pa.string(), "string", "io.debezium.data.Json"),
+        (described(70_000, "hstore"), -1, pa.string(), "string", "io.debezium.data.Json"),
+        (described(70_001, "geometry"), -1, pa.binary(), "struct", "io.debezium.data.geometry.Geometry"),
+        (MOOD, -1, pa.string(), "string", "io.debezium.data.Enum"),
+        (None, -1, pa.float32(), "float", None),  # made by a transform
+    ],
+)
+def test_a_type_has_the_schema_of_the_connector(
+    type_: TypeDescription | None, typmod: int, arrow: pa.DataType, kind: str, name: str | None
+) -> None:
+    column = Column(1, "v", type_, typmod, -1, False, Align.INT)
+    schema = column_schema(column, arrow)
+    assert (schema["type"], schema.get("name")) == (kind, name)
