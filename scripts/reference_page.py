@@ -24,7 +24,7 @@ The names of `import tidemark`, from their docstrings: `scripts/reference_page.p
 """
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("The engine", ("Engine", "EngineState", "StopStep")),
-    ("Batches and changes", ("Batch", "Change", "Op", "Position", "Epoch")),
+    ("Batches and changes", ("Batch", "Change", "Op", "Partition", "Position", "Epoch")),
     ("Order, commit and poison", ("Order", "CommitPolicy", "ALWAYS", "every", "Poison", "PoisonChange")),
     (
         "Events",

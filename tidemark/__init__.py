@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
+    from tidemark.engine.offset_update import OffsetsRefused
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
         CopyBoundary,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
         WalGap,
     )
     from tidemark.model.poison import Poison, PoisonChange
-    from tidemark.model.position import Epoch, Position
+    from tidemark.model.position import Epoch, Partition, Position
     from tidemark.model.secret import Secret
     from tidemark.runtime.plugins.consumer import Consumer, Delivery
     from tidemark.serializers.json_records import DebeziumJson, FlatJson
@@ -89,11 +90,13 @@ __all__ = [
     "Mask",
     "NodeUnfit",
     "NodeUnreachable",
+    "OffsetsRefused",
     "OnBatch",
     "OnRow",
     "Op",
     "Order",
     "OutboxRouter",
+    "Partition",
     "PartitionEvent",
     "Poison",
     "PoisonChange",
@@ -128,6 +131,7 @@ _MODULES = {
     "engine.dispatch": ("Order",),
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
+    "engine.offset_update": ("OffsetsRefused",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
         *("SchemaEvent", "Truncation"),
@@ -137,7 +141,7 @@ _MODULES = {
         *("StateError", "TidemarkError", "WalGap"),
     ),
     "model.poison": ("Poison", "PoisonChange"),
-    "model.position": ("Epoch", "Position"),
+    "model.position": ("Epoch", "Partition", "Position"),
     "io.process.secret_sources": (
         "BadSecret",
         "secret_environment",

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
+from tidemark.embedding.callbacks import Callbacks
 from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
@@ -40,7 +41,6 @@ from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep, change
 from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import describe_error
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.environment import StateMissing
 from tidemark.io.state.locking.heartbeat import Slot
@@ -51,7 +51,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import EngineEvent
 from tidemark.model.mode import Role
 from tidemark.model.poison import Poison
-from tidemark.model.position import Position
+from tidemark.model.position import Partition, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
@@ -90,6 +90,7 @@ class Engine:
         databases: Sequence[str] = (),
         transforms: Sequence[Transform] = (),
         on_event: Callable[[EngineEvent], None] | None = None,
+        update_offsets: Callable[[Mapping[Partition, Position]], Mapping[Partition, Position] | None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         on_stop_step: Callable[[StopStep], None] | None = None,
         on_end: Callable[[BaseException | None], None] | None = None,
@@ -113,6 +114,7 @@ class Engine:
         tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
+        update_offsets: the hook of commit rounds (`Consumer.update_offsets`), called by the thread that delivers.
         on_state: called after each change of the state, by the thread that made it.
         on_stop_step: called after each step of a stop, and of a start that failed.
         on_end: called once and last, with the error that ended the engine, also that of a failed start.
@@ -139,11 +141,8 @@ class Engine:
         self._handler = one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
-        self._on_state = on_state
-        self._on_stop_step = on_stop_step
-        self._on_end = on_end
-        self._stop_steps: set[StopStep] = set()  # that were reported
         self._log = LibraryLog()
+        self._callbacks = Callbacks(self._log, on_state, on_stop_step, on_end, update_offsets)
         self._clock = SystemClock()
         self._state = EngineState.CREATED
         self._state_lock = threading.Lock()
@@ -162,7 +161,6 @@ class Engine:
             log=self._log,
         )
         self._thread: threading.Thread | None = None
-        self._notifying: threading.Thread | None = None  # the thread that is in `on_state`
 
     @property
     def state(self) -> EngineState:
@@ -179,7 +177,7 @@ class Engine:
         """Open or create the state, and start; if that fails, release everything and raise the error."""
         self._change(EngineState.CREATED, EngineState.PREPARING)
         stack = ExitStack()
-        stack.callback(self._passed, StopStep.STATE)
+        stack.callback(self._callbacks.passed, StopStep.STATE)
         deadline = StartDeadline(self._options.start_within_s, self._clock)
         try:
             store = self._open(stack, deadline)
@@ -222,7 +220,7 @@ class Engine:
         elif not self._ending.is_set():
             self._within_s = self._options.stop_within_s if within_s is None else within_s
             self._ending.set()
-        if here not in (self._thread, self._notifying) and not is_handler:
+        if not (here is self._thread or self._callbacks.is_inside(here) or is_handler):
             self._stopped.wait()
         return self._unfinished
 
@@ -272,16 +270,17 @@ class Engine:
             processing=self._processing,
             poison=PoisonHandling.of(self._config.poison, context, epoch),
             retries=ParkedRetries(context, epoch),
+            update_offsets=self._callbacks.update_offsets,
             log=self._log,
         )
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
         settings = CaptureSettings.of(self._config)
         capture = Capture(context, settings, epoch, make_wal_source, consumer=consumer)
         self._progress = capture.progress
-        stack.callback(self._passed, StopStep.SOURCE)
+        stack.callback(self._callbacks.passed, StopStep.SOURCE)
         stack.callback(capture.stop)
-        stack.callback(self._passed, StopStep.POSITIONS)
-        stack.callback(self._passed, StopStep.POOL)
+        stack.callback(self._callbacks.passed, StopStep.POSITIONS)
+        stack.callback(self._callbacks.passed, StopStep.POOL)
         if plans is not None:
             for database, relation in capture.selected_tables():
                 plans.plan(database, relation)
@@ -305,10 +304,10 @@ class Engine:
         if self._unfinished:
             self._log.warning("threads are still in the handler", threads=", ".join(self._unfinished))
         self._error = self._error or self._pool.error
-        self._passed(StopStep.POOL)
+        self._callbacks.passed(StopStep.POOL)
         self._change(EngineState.DRAINING, EngineState.CLOSING)
         self._flush(capture, consumer, until_s)
-        self._passed(StopStep.POSITIONS)
+        self._callbacks.passed(StopStep.POSITIONS)
         self._release(stack)
 
     def _flush(self, capture: Capture, consumer: PoolConsumer, until_s: float) -> None:
@@ -329,8 +328,7 @@ class Engine:
         self._end()
 
     def _end(self) -> None:
-        if self._on_end is not None:
-            self._call_back("on_end", partial(self._on_end, self._error))
+        self._callbacks.ended(self._error)
         self._stopped.set()
 
     def _handle(self, part: PoolPart) -> None:
@@ -347,26 +345,7 @@ class Engine:
     def _change(self, expected: EngineState, wanted: EngineState) -> None:
         with self._state_lock:
             self._state = change(self._state, expected, wanted)
-        if self._on_state is not None:
-            self._call_back("on_state", partial(self._on_state, wanted))
-
-    def _passed(self, step: StopStep) -> None:
-        """Report a step of the stop, once."""
-        if step in self._stop_steps:
-            return
-        self._stop_steps.add(step)
-        self._log.info("engine stops", step=step.value)
-        if self._on_stop_step is not None:
-            self._call_back("on_stop_step", partial(self._on_stop_step, step))
-
-    def _call_back(self, name: str, call: Callable[[], None]) -> None:
-        self._notifying = threading.current_thread()
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - the application's own: it must not keep the engine from stopping
-            self._log.warning("a callback failed", callback=name, state=self._state.value, **describe_error(error))
-        finally:
-            self._notifying = None
+        self._callbacks.changed(wanted)
 
 
 def _isolate(part: PoolPart, error: Exception) -> bool:

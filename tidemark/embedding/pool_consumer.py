@@ -19,6 +19,7 @@ from tidemark.embedding.pool import HandlerPool
 from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import CommitPolicy, Finished
 from tidemark.engine.dispatch import Order
+from tidemark.engine.offset_update import OffsetsHook
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.model.change import (
@@ -45,7 +46,7 @@ class _PendingGroup(NamedTuple):
 
 
 class PoolConsumer:
-    """Implements `GroupConsumer` of `tidemark.engine.ports` for a pool of handlers."""
+    """Implements `PoisonConsumer` and `OffsetsConsumer` of `tidemark.engine.ports` for a pool of handlers."""
 
     def __init__(
         self,
@@ -62,12 +63,14 @@ class PoolConsumer:
         poison: PoisonHandling,
         retries: ParkedRetries,
         log: Log,
+        update_offsets: OffsetsHook | None = None,
     ) -> None:
         """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`.
 
         `plans`: of the transforms, if there are any. `processing`: what the handler takes. `poison`, `retries`: what
-        becomes of a change that it cannot handle.
+        becomes of a change that it cannot handle. `update_offsets`: the hook of commit rounds.
         """
+        self.update_offsets = update_offsets
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
         self._order = order

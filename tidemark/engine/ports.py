@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
+from tidemark.engine.offset_update import OffsetsHook
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.position import Epoch, Partition, Pointer
 
@@ -81,3 +82,12 @@ class PoisonConsumer(GroupConsumer, Protocol):
     @property
     def is_retrying(self) -> bool:
         """Return whether it has yet to confirm one of these changes."""
+
+
+@runtime_checkable
+class OffsetsConsumer(GroupConsumer, Protocol):
+    """A consumer that may have the hook of commit rounds (U04)."""
+
+    @property
+    def update_offsets(self) -> OffsetsHook | None:
+        """The hook: called once before each commit round, by the application thread; None: there is none."""

@@ -49,6 +49,7 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state_keys.OVERTAKEN.name: frozenset({_INCARNATIONS}),
     state_keys.FOLDER_IDENTITY.name: frozenset({_INCARNATIONS}),
     state_keys.ARCHIVING.name: frozenset({_STORE}),
+    state_keys.ADDED_POSITIONS.name: frozenset({_CONSUMER}),
     state_keys.PLUGINS.name: frozenset({_PLUGINS}),
     state_keys.PARKED.name: frozenset({_PARKED}),
     state_keys.SKIPPED.name: frozenset({_PARKED}),

@@ -16,6 +16,7 @@ from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.log_output import get_log
+from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
@@ -156,6 +157,7 @@ def new_target(
     liveness: Liveness | None = None,
     retry: RetryPolicy | None = None,
     metrics: Metrics | None = None,
+    log: Log | None = None,
 ) -> ConsumerTarget:
     return ConsumerTarget(
         consumer,
@@ -169,7 +171,7 @@ def new_target(
         liveness=liveness,
         retry=retry or RetryPolicy(0),
         metrics=metrics or Metrics("main"),
-        log=get_log("test"),
+        log=log or get_log("test"),
     )
 
 

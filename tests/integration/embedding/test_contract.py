@@ -2,6 +2,9 @@
 
 import json
 import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,10 @@ import tidemark
 from tests.integration.embedding.test_engine import DEADLINE_S, QUICK, Collecting, leaves_nothing
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
-from tidemark import Batch, Change, Engine, EngineState, FlatJson, Position, SerializedChange, every
+from tidemark import Batch, Change, Engine, EngineState, FlatJson, Partition, Position, SerializedChange, every
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 
 SERIAL, POOL = 0, 4
 
@@ -97,6 +103,80 @@ class TestEngineContract:
         assert stopping.confirmed is not None
         with pytest.raises(tidemark.IllegalTransition):
             stopping.start()
+
+    @pytest.mark.feature("U04")
+    @pytest.mark.feature("U16")
+    def test_the_hook_of_commit_rounds_sees_what_is_stored_and_what_it_added_with_a_role_that_cannot_write(
+        self, cluster: Cluster, database: str, state: Path, workers: int
+    ) -> None:
+        role = f"reader_{database}"
+        cluster.sql(f"CREATE ROLE {role} LOGIN REPLICATION")
+        cluster.sql(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+        other = Partition(SystemIdentifier(9), Oid(5))
+        added = Position(TimelineId(1), Lsn(7), 0)
+        collected = Collecting()
+        seen: list[Mapping[Partition, Position]] = []
+
+        def hook(positions: Mapping[Partition, Position]) -> Mapping[Partition, Position]:
+            assert threading.current_thread().name == "application"
+            seen.append(positions)
+            return {**positions, other: added}
+
+        for number in (1, 2):
+            engine = Engine(
+                cluster.dsn(database, role),
+                state=state,
+                handler=collected,
+                workers=workers,
+                update_offsets=hook,
+                settings=QUICK,
+            )
+            with leaves_nothing(cluster), engine:
+                cluster.sql(f"INSERT INTO item VALUES ({number})", database)
+                wait_until(partial(is_last, collected, number))
+            (own,) = seen[-1].keys() - {other}
+            assert (engine.confirmed, own.database) == (seen[-1][own], 0)
+            assert collected.batches[-1].position <= seen[-1][own]
+        assert other not in seen[0]
+        assert seen[-1][other] == added
+        tables = cluster.sql("SELECT relname FROM pg_class WHERE relkind = 'r' AND oid >= 16384", database)
+        assert tables == [("item",)], "the hook has no table of its own"
+
+
+@pytest.mark.feature("U08")
+def test_an_error_of_the_hook_and_a_refused_position_end_the_engine_and_store_nothing(
+    cluster: Cluster, database: str, state: Path
+) -> None:
+    def raising(_positions: Mapping[Partition, Position]) -> None:
+        raise ValueError("of the hook")
+
+    def too_far(positions: Mapping[Partition, Position]) -> Mapping[Partition, Position]:
+        return {each: replace(at, commit_lsn=Lsn(at.commit_lsn + (1 << 30))) for each, at in positions.items()}
+
+    dsn = cluster.dsn(database)
+    with Engine(dsn, state=state, handler=Collecting(), settings=QUICK):
+        pass
+    before = started_at(state)
+    cluster.sql("INSERT INTO item VALUES (1)", database)
+    for hook, error in ((raising, tidemark.ConsumerFailed), (too_far, tidemark.OffsetsRefused)):
+        again = Collecting()
+        engine = Engine(dsn, state=state, handler=again, workers=POOL, update_offsets=hook, settings=QUICK)
+        with leaves_nothing(cluster):
+            engine.start()
+            with pytest.raises(error):
+                engine.wait(DEADLINE_S)
+        assert started_at(state) == before
+
+
+def is_last(collected: Collecting, number: int) -> bool:
+    return collected.ids[-1:] == [number]
+
+
+def started_at(state: Path) -> Position:
+    with StateStore.open(StateFolder(state)) as store:
+        start = store.view().start
+    assert start is not None
+    return start.position
 
 
 @pytest.mark.feature("A15")

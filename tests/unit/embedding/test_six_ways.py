@@ -17,6 +17,8 @@ from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import PendingBatch, Processing
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
+from tidemark.engine.commit_policy import CommitPolicy
+from tidemark.engine.offset_update import OffsetsHook
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics
@@ -115,13 +117,16 @@ def new_consumer(
     processing: Processing,
     store: StateStore,
     poison: PoisonHandling | None = None,
+    *,
+    commit: CommitPolicy = ALWAYS,
+    update_offsets: OffsetsHook | None = None,
 ) -> PoolConsumer:
     context = CaptureContext(store, Metrics("main"), LibraryLog())
     return PoolConsumer(
         pool,
         order=order,
         lane_count=WORKERS,
-        commit=ALWAYS,
+        commit=commit,
         bytes_max=1 << 20,
         databases={},
         takes_events=False,
@@ -130,4 +135,5 @@ def new_consumer(
         poison=poison or PoisonHandling.of(PoisonConfig(), context, EPOCH),
         retries=ParkedRetries(context, EPOCH),
         log=context.log,
+        update_offsets=update_offsets,
     )

@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.forged.groups import batch, position
 from tests.unit.plugins.test_group_transforms import EPOCH, group_of, transforms_of
-from tidemark import Consumer, ConsumerFailed, Delivery
+from tidemark import Consumer, ConsumerFailed, Delivery, Partition
 from tidemark.io.process.config import parse_config
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.runtime.plugins.plugin_path import CONSUMERS, SERIALIZERS, TRANSFORMS
 from tidemark.runtime.plugins.plugins import load_plugins
 
@@ -28,7 +29,8 @@ def blocks(language: str) -> list[str]:
 def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that the page writes."""
     made = ModuleType(NAME)
-    exec(blocks("python")[0], vars(made))
+    for block in blocks("python"):
+        exec(block, vars(made))
     monkeypatch.setitem(sys.modules, NAME.partition(".")[0], ModuleType("my_package"))
     monkeypatch.setitem(sys.modules, NAME, made)
     return made
@@ -47,6 +49,15 @@ def test_the_example_writes_what_it_is_called_with(example: ModuleType, tmp_path
     ]
     with pytest.raises(ConsumerFailed, match="is no folder"):
         vars(example)["LinesConsumer"](tmp_path / "none" / "lines").on_assigned(EPOCH, position(90))
+
+
+def test_the_example_of_the_hook_keeps_the_place_of_a_second_stream(example: ModuleType, tmp_path: Path) -> None:
+    consumer = vars(example)["MergingConsumer"](tmp_path / "lines.jsonl")
+    own, second = Partition(SystemIdentifier(1)), Partition(SystemIdentifier(7))
+    stored = consumer.update_offsets({own: position(100), second: position(50)})
+    assert stored == {own: position(100), second: position(50)}
+    consumer.merged = position(70)
+    assert consumer.update_offsets(stored) == {own: position(100), second: position(70)}
 
 
 @pytest.mark.usefixtures("example")

@@ -49,6 +49,11 @@ class Confirming(Generic[CONFIRMED]):
         """Bytes that are confirmed and not yet durable."""
         return self._waiting_bytes + self._storing_bytes
 
+    @property
+    def is_durable(self) -> bool:
+        """Return whether all confirmations are durable."""
+        return not (self._waiting or self._is_storing)
+
     def check(self) -> None:
         """Raise the error that keeps confirmations from being stored."""
         if self._error is not None:

@@ -13,11 +13,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
 from tidemark.decode.transactions.committed_run import commit_times_us
-from tidemark.engine.ports import GroupConsumer, PoisonConsumer
+from tidemark.engine.ports import GroupConsumer, OffsetsConsumer, PoisonConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
@@ -35,9 +36,11 @@ from tidemark.model.relation import Relation
 from tidemark.runtime.capture.confirming import Confirming
 from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
+from tidemark.runtime.capture.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
-from tidemark.wire.state.state_keys import BEGINNING, CONFIRMED
+from tidemark.wire.state.partition_positions import PartitionPositions
+from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED
 from tidemark.wire.values import EncodedGroup
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
@@ -51,13 +54,13 @@ class _Offered(NamedTuple):
     group: ChangeGroup
     copying: CopyKeep | None = None
 
-    def without_rows(self) -> "_Offered":
+    def without_rows(self) -> ConfirmedGroup:
         """Return the part that the state needs: rows are not kept until that is durable."""
         group = self.group
         others = [item for item in group.items if not isinstance(item, ChangeBatch)]
         ends, databases = group.transactions, group.databases
         bare = ChangeGroup(group.first, group.last, others, ends, 0, group.byte_count, (), databases)
-        return _Offered(bare, self.copying)
+        return ConfirmedGroup(bare, self.copying)
 
 
 class ConsumerTarget:
@@ -101,9 +104,19 @@ class ConsumerTarget:
         self._announced_count = 0  # of the waiting ones, from the first one on: reset after an error
         self._accepted: list[_Offered] = []
         self._unconfirmed_bytes = 0  # of the accepted ones
-        self._confirming = Confirming(self._store_confirmed)
         self._parked_upto: Position | None = None  # of changes that were parked and not confirmed before the start
         self._partition = Partition(store.identity.system_identifier)
+        confirming = Confirming(self._store_confirmed)
+        hook = consumer.update_offsets if isinstance(consumer, OffsetsConsumer) else None
+        self._rounds = hook and OffsetRounds(
+            confirming,
+            hook,
+            self._liveness,
+            own=self._partition,
+            unacknowledged=self._first_unacknowledged,
+            log=log,
+        )
+        self._confirming = self._rounds or confirming
 
     def begin(self) -> None:
         """Assign the partition to the consumer."""
@@ -111,6 +124,9 @@ class ConsumerTarget:
             stored = transaction.delivered()
             at = None if stored is None else stored.pointer.position
             self._parked_upto = ParkedTable(transaction).latest_after(at, self._epoch)
+            added = transaction.get(ADDED_POSITIONS) if self._rounds is not None else None
+        if self._rounds is not None:
+            self._rounds.begin({} if added is None else added.by_partition)
         with self._liveness.calling("on_assigned"):
             self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
 
@@ -137,7 +153,14 @@ class ConsumerTarget:
         is_waiting = self._retry_parked()
         if self._accepted or is_waiting:
             self._offer()
-        return bool(self._accepted) or is_waiting
+        if self._rounds is not None:
+            self._rounds.advance()
+        return bool(self._accepted) or is_waiting or self.has_round
+
+    @property
+    def has_round(self) -> bool:
+        """Return whether a commit round waits for the end of the last one, or is not durable."""
+        return self._rounds is not None and not self._rounds.is_durable
 
     def close(self) -> None:
         """Revoke the partition, make all confirmations so far durable, and stop the consumer."""
@@ -280,11 +303,15 @@ class ConsumerTarget:
             left = self._accepted[self._number(answer) :]
             left_bytes = sum(offered.group.byte_count for offered in left)
         confirmed = self._accepted[: len(self._accepted) - len(left)]
-        self._confirming.confirm(
-            [offered.without_rows() for offered in confirmed], self._unconfirmed_bytes - left_bytes
-        )
+        confirmed_bytes = self._unconfirmed_bytes - left_bytes
         self._accepted, self._unconfirmed_bytes = left, left_bytes
+        self._confirming.confirm([offered.without_rows() for offered in confirmed], confirmed_bytes)
         return True
+
+    def _first_unacknowledged(self) -> Position | None:
+        """Return the position of the first change that is delivered and not acknowledged."""
+        first = next(chain(self._accepted, self._waiting), None)
+        return None if first is None or first.copying is not None else first.group.first
 
     def _number(self, answer: ChangeGroup) -> int:
         """Return the number of a group among the accepted ones, from 1."""
@@ -322,7 +349,7 @@ class ConsumerTarget:
                 assert described is not None, item
                 self._announced[item.database, described.oid] = described
 
-    def _store_confirmed(self, confirmed: Sequence[_Offered]) -> None:
+    def _store_confirmed(self, confirmed: Sequence[ConfirmedGroup]) -> None:
         """Make the consumer's confirmations durable, by the confirm thread."""
         last = confirmed[-1].group
         latest = max(commit_times_us(last.transactions), default=0)
@@ -337,6 +364,8 @@ class ConsumerTarget:
             self._drop_delivered(transaction, last.last.position)
             delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))
             transaction.put(CONFIRMED, delivered)
+            if confirmed[-1].added is not None:
+                transaction.put(ADDED_POSITIONS, PartitionPositions.of(confirmed[-1].added))
         self._progress.deliver(delivered.pointer)
         self._progress.confirm(delivered.pointer)
 

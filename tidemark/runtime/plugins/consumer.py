@@ -1,12 +1,12 @@
 """The base class of consumers that a daemon runs as a plug-in; its name for users is `tidemark.Consumer`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.engine.batch import Batch
 from tidemark.model.change import EngineEvent
-from tidemark.model.position import Epoch, Position
+from tidemark.model.position import Epoch, Partition, Position
 from tidemark.serializers.serializer import SerializedBatch
 
 DeliveredItem = Batch | SerializedBatch | EngineEvent
@@ -25,10 +25,11 @@ class Delivery:
 class Consumer(ABC):
     """Receives the changes of a capture in the sidecar, and after a failover in the archiver: at least once, in order.
 
-    One thread makes all calls except `alive`, in the order `on_assigned`, `on_delivery`..., `on_revoked`, `stop`. The
-    parameters of the constructor are the keys of the section `[consumer]` in tidemark.toml, with their types. It keeps
-    them and opens nothing: a daemon also calls it to check the section. `version` names the version in the log and in
-    `cdcctl status`; by default it is that of the package.
+    One thread makes all calls except `alive`, in the order `on_assigned`, (`on_delivery` | `update_offsets`)...,
+    `on_revoked`, `stop`; a last `update_offsets` may follow `on_revoked`. The parameters of the constructor are the
+    keys of the section `[consumer]` in tidemark.toml, with their types. It keeps them and opens nothing: a daemon also
+    calls it to check the section. `version` names the version in the log and in `cdcctl status`; by default it is that
+    of the package.
     """
 
     version = ""
@@ -51,6 +52,17 @@ class Consumer(ABC):
         `deliver.retries_max` times; then `poison.policy` decides. A `tidemark.ConsumerFailed` that it raises is final
         at once.
         """
+
+    def update_offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position] | None:
+        """Change what is about to be stored; called once before each commit round, if a class overrides it.
+
+        `positions` has the newest position of each partition: the capture, `Partition(system_identifier)`, and those
+        that earlier calls added. The answer may add partitions, and may advance positions: never back, and never to a
+        change that is not acknowledged (`OffsetsRefused`). A partition that it leaves out stays stored, with a
+        warning. None and an empty mapping change nothing. All of it is stored in one transaction.
+        """
+        del positions
+        return None
 
     def on_revoked(self) -> bool:
         """Write what is buffered: the last opportunity to confirm. By default nothing is confirmed."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemark.engine.batch import Batch
+from tidemark.engine.offset_update import OffsetsHook
 from tidemark.engine.poison import CallPart, CallParts, PartItem
 from tidemark.engine.ports import Clock
 from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaEvent
@@ -27,7 +28,7 @@ class _DrawnGroup:
 
 
 class PluginConsumer:
-    """Implements `PoisonConsumer` of `tidemark.engine.ports`.
+    """Implements `PoisonConsumer` and `OffsetsConsumer` of `tidemark.engine.ports`.
 
     A call gets one group, so that an error repeats only this one.
     """
@@ -75,6 +76,12 @@ class PluginConsumer:
             self._pending = _DrawnGroup(group, CallParts(items), moves)
             self._position = group.last.position
         return self._answered(self._deliver_left(self._pending))
+
+    @property
+    def update_offsets(self) -> OffsetsHook | None:
+        """The hook of commit rounds, if the plug-in has one."""
+        has_own = type(self.plugin).update_offsets is not Consumer.update_offsets
+        return self.plugin.update_offsets if has_own else None
 
     @property
     def needs_more(self) -> bool:

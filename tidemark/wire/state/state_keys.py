@@ -8,6 +8,7 @@ from tidemark.wire.state.event_logs import LossLog, RewindLog, SwitchLog
 from tidemark.wire.state.history_index import HistoryIndex, JournalMark
 from tidemark.wire.state.key import DamagePolicy, Key
 from tidemark.wire.state.outbox_ledger import OutboxLedger
+from tidemark.wire.state.partition_positions import PartitionPositions
 from tidemark.wire.state.plugin_log import PluginLog
 from tidemark.wire.state.process_log import ProcessLog
 from tidemark.wire.state.readers import Reader
@@ -68,6 +69,7 @@ INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
 FOLDER_IDENTITY = Key("place", FolderIdentity, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
+ADDED_POSITIONS = Key("positions", PartitionPositions, DamagePolicy.HALT)
 PLUGINS = Key("plugins", PluginLog, DamagePolicy.HALT)
 PARKED = Key("parked", ParkedLedger, DamagePolicy.DERIVE)
 SKIPPED = Key("skipped", SkipLog, DamagePolicy.FORGET)
