@@ -73,6 +73,7 @@ class MeasuredCapture:
         first = log / f"{1:020d}.json"
         wait_until(first.exists, "the first batch", within_s=DEADLINE_S, reported=self._pipeline.log)
         used = _by_family(self._pipeline.cpu_s())
+        self._pipeline.wait_until_drained()  # all tables are there
         return round(first.stat().st_ctime - self._pipeline.started_s, 2), used
 
     def measure(self, load: CommitLoad, warm_s: int, seconds: int) -> dict[str, object]:

@@ -47,7 +47,7 @@ def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def sync(path: Path) -> None:
+def sync(path: Path | str) -> None:
     """Make the content of a file, or the entries of a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -23,6 +23,7 @@ from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
+from tidemark.pipeline.driver.checkpoint_files import checkpoint_url
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
@@ -231,9 +232,10 @@ class Pipeline:
             .option("sharedWithGroup", str(settings.shared_with_group).lower())
             .load()
         )
+        folder = f"{settings.checkpoint}/{self._outbox_id}-{lake}{self._adoptions()}"
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}{self._adoptions()}")
+            .option("checkpointLocation", checkpoint_url(spark, folder))
             .foreachBatch(self._batch)
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")

@@ -49,6 +49,7 @@ from tidemark.pipeline.lake.table_errors import (
 )
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS, NO_PROPERTIES, table_properties
 from tidemark.pipeline.storage.stores import open_delta, storage_options, store_of
+from tidemark.pipeline.storage.turns import waiting
 
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
 _DELETION_VECTORS = "deletionVectors"
@@ -388,7 +389,8 @@ class LakeTable:
 
     def _opened_table(self, recorded: Recorded | None, version: int | None) -> DeltaTable | None:
         try:
-            return open_delta(self.uri, version)
+            with waiting():
+                return open_delta(self.uri, version)
         except TableNotFoundError as error:
             # NB: also for an unreadable folder, which must not be treated as missing.
             if store_of(self.uri).is_unreadable(self.uri):
@@ -407,7 +409,8 @@ class LakeTable:
     def _commit(self, applied: Applied) -> Iterator[CommitProperties]:
         token = new_token()
         with self._translated(token):
-            yield commit_properties(self.app, applied, token)
+            with waiting():  # delta-rs needs no interpreter
+                yield commit_properties(self.app, applied, token)
             self.applied, self._token = applied, token
             self._schema = self._files = self._partition = None
             self._make_durable()
@@ -424,7 +427,8 @@ class LakeTable:
         sync_log(self.uri)
         self._durable = self.version
         if self.version % (self._checkpoint_every or CHECKPOINT_EVERY) == 0:
-            self.delta.create_checkpoint()
+            with waiting():
+                self.delta.create_checkpoint()
             sync_checkpoint(self.uri, self.version)
 
     def _make_durable(self) -> None:

@@ -9,6 +9,7 @@ type and the comment of the source's column.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.position import Position
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
+VERSIONS_KEPT = 4096  # versions of relations whose properties are kept between batches
 NUMBER = b"tidemark.number"
 TYPE = b"tidemark.type"  # as the source declares it, for example numeric(10,2)
 COMMENT = b"comment"  # a key of Delta
@@ -85,6 +87,7 @@ class LakeColumn:
     name: str
 
 
+@lru_cache(VERSIONS_KEPT)
 def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
     """Return the columns that the lake stores, in order: all live columns except virtual generated ones."""
     used: set[str] = set()

@@ -1,13 +1,13 @@
 """How a change identifies its row of a replica: by a key, or by all values of the old row."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 
 from tidemark.decode.types.registry import fits_row
 from tidemark.model.relation import Relation, ReplicaIdentity
-from tidemark.pipeline.lake.layout import key_names, lake_columns, shape_of
+from tidemark.pipeline.lake.layout import VERSIONS_KEPT, key_names, lake_columns, shape_of
 
 RANGE_COLUMNS_MAX = 8  # of a table without a key: the ranges of each cost time for every file
 
@@ -24,7 +24,8 @@ class RowIdentity:
     is_whole_row: bool
 
 
-def row_identity(relation: Relation, cluster: Sequence[str] = ()) -> RowIdentity | None:
+@lru_cache(VERSIONS_KEPT)
+def row_identity(relation: Relation, cluster: tuple[str, ...] = ()) -> RowIdentity | None:
     """Return how changes identify rows; None for a table that has only a log.
 
     Files are sorted by the source's columns `cluster` first; columns that the table does not have, or that have no

@@ -1,6 +1,10 @@
 """A lock for each log and replica: the stream holds it during a write, maintenance while it commits or lists files."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
+
+from tidemark.pipeline.storage.turns import waiting
 
 
 class TableLocks:
@@ -12,3 +16,15 @@ class TableLocks:
     def of(self, uri: str) -> Lock:
         """Return the lock of a table."""
         return self._locks.setdefault(uri, Lock())
+
+    @contextmanager
+    def held(self, uri: str) -> Iterator[None]:
+        """Hold the lock of a table; other threads have the turn of this one while it waits."""
+        lock = self.of(uri)
+        if not lock.acquire(blocking=False):
+            with waiting():
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()

@@ -6,6 +6,7 @@ most, so a file is not read for keys that were found already.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,12 @@ class KeyedFiles:
             DataFile(path, size, rows or 0, from_json(partition))
             for path, size, rows, partition in zip(*(added.column(name).to_pylist() for name in _COLUMNS), strict=True)
         ]
-        self.ranges = KeyRanges(added, key, self.files[0].partition if self.files else ())
+        self._added, self._key = added, key
+
+    @cached_property
+    def ranges(self) -> KeyRanges:
+        """The ranges of keys: an append does not need them."""
+        return KeyRanges(self._added, self._key, self.files[0].partition if self.files else ())
 
     @property
     def rows(self) -> int:

@@ -5,7 +5,7 @@
 `tidemark.pipeline.lake.folders` chooses the folders of new tables; the positions table contains the present names.
 
 Every target checks its own position, so a kill at any point is harmless: a repeated change is skipped where it is
-already applied. Logs and replicas are written one after the other while this is quick, else by a small pool of threads.
+already applied. Logs and replicas are written by a small pool of threads, which take turns (`storage.turns`).
 """
 
 from collections import deque
@@ -19,6 +19,7 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
 from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
+from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
@@ -47,10 +48,12 @@ from tidemark.pipeline.sinks.table_writes import TableWrites, Upkeep
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.pipeline.storage.stores import store_of
+from tidemark.pipeline.storage.turns import Turns
 from tidemark.wire.state.values import Identity
 
 TARGETS_AT_ONCE = 4
-LONG_WRITE_S = 0.02  # mean of a batch; shorter writes are mostly Python, where threads only wait for the interpreter
+SMALL_TARGETS_AT_ONCE = 8  # of which one computes: a small write waits for the disk as long as it computes, or longer
+SMALL_ROWS = 10_000  # of a table in a batch: more take long in PyArrow, which needs no interpreter
 
 
 class Lake:
@@ -103,7 +106,6 @@ class Lake:
         self._config = config
         self._clock = SystemClock()
         self._slow_writes = slow_writes or SlowWrites(config.slow_write_s)
-        self._write_s = LONG_WRITE_S + 1.0  # of a log or replica in the last batch; the first batch opens all
         self.recording_s = 0.0  # how long `_positions` took to write last
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
@@ -201,25 +203,28 @@ class Lake:
         self._add_changed(split)
         self._choose_folders(split)
         write = partial(self._slow_writes.timed, partial(apply_batch, since=since, is_over=self._is_over))
-        begun_s = self._clock.monotonic_s()
-        threads = TARGETS_AT_ONCE if self._write_s > LONG_WRITE_S else 1
+        threads, turns = _turns_for(split)
+
+        def in_turn(write_target: Callable[[], Outcome]) -> Outcome:
+            with turns.held():
+                return write_target()
+
         with ThreadPoolExecutor(threads, "tidemark-target") as pool:
             written = [
                 (
                     table,
                     items,
-                    pool.submit(self._writes.log, table, items, write),
-                    pool.submit(self._writes.replica, table, items, write, since),
+                    pool.submit(in_turn, partial(self._writes.log, table, items, write)),
+                    pool.submit(in_turn, partial(self._writes.replica, table, items, write, since)),
                 )
                 for table, items in split.tables.items()
             ]
             messages = [
-                (of, pool.submit(self._writes.messages, of, items, write)) for of, items in split.messages.items()
+                (of, pool.submit(in_turn, partial(self._writes.messages, of, items, write)))
+                for of, items in split.messages.items()
             ]
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
-        if done:
-            self._write_s = (self._clock.monotonic_s() - begun_s) * threads / len(done)
         lagging = self._slow_writes.end_batch()
 
         def result(target: Future[Outcome]) -> Outcome:
@@ -373,6 +378,16 @@ class Lake:
             log=log.target,
             breaks=breaks_after(self.positions.tables.get((database, INVALID_OID)), log),
         )
+
+
+def _turns_for(split: SplitBatch) -> tuple[int, Turns]:
+    """Return by how many threads a batch is written, and their turns."""
+    rows = (
+        sum(one.item.rows.num_rows for one in items if isinstance(one.item, ChangeBatch))
+        for items in split.tables.values()
+    )
+    is_small = max(rows, default=0) <= SMALL_ROWS
+    return (SMALL_TARGETS_AT_ONCE, Turns(1)) if is_small else (TARGETS_AT_ONCE, Turns(TARGETS_AT_ONCE))
 
 
 def delta_tables(table: TablePosition) -> list[tuple[str, int]]:

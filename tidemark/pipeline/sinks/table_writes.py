@@ -136,7 +136,7 @@ class TableWrites:
         pinned = self._pins.columns(table, known, items, settings.schema_policy)
         refusing = refusing_changes(apply, name, settings, _own(applied, entry), pinned, is_replica=False)
         target = TargetTable(uri, app, entry, applied, refusing, restart)
-        with self._locks.of(uri):
+        with self._locks.held(uri):
             outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
         self._maintain(target, outcome, LOG_KEY, LOG_FILE_ROWS, keep_hours)
         self._keep(outcome)
@@ -212,7 +212,7 @@ class TableWrites:
         if outcome is None and since is not None:
             outcome = self.intervals.deferred(table, target, known, items, since=since, settings=settings)
         if outcome is None:
-            with self._locks.of(uri):
+            with self._locks.held(uri):
                 outcome = write(target, stored if copied is None else copied)
         self._maintain(target, outcome, applying.sorted_by, 0, keep_hours)
         self._keep(outcome)
@@ -259,7 +259,7 @@ class TableWrites:
         known = self._positions.tables.get((database, INVALID_OID))
         restart = partial(self._accepted_break, database)
         target = TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart)
-        with self._locks.of(uri):
+        with self._locks.held(uri):
             outcome = write(target, messages)
         self._maintain(target, outcome, LOG_KEY, LOG_FILE_ROWS, self._keep_hours)
         return outcome

@@ -35,6 +35,7 @@ from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 from tidemark.pipeline.storage.store_errors import store_failure
 from tidemark.pipeline.storage.stores import open_delta, store_of
+from tidemark.pipeline.storage.turns import waiting
 
 RETRY_WAITS_S = (0.1, 1.0)  # between the attempts to write one table; those of other tables continue
 _PAUSING = (LakeFailed, TableMoved, UnfitRows, UnfitSettings, CommitUnreadable, SchemaChangeRefused)
@@ -178,7 +179,8 @@ def _retried(
         except _PAUSING as error:
             if is_over() or is_of_process(error):
                 raise
-        time.sleep(wait_s)
+        with waiting():
+            time.sleep(wait_s)
     return _checked(write, target, items, is_over)
 
 

@@ -10,6 +10,7 @@ from time import time
 
 from tidemark.io.host.disk import sync, write_all
 from tidemark.pipeline.storage.lake_store import ParquetSource, Publish, Stamp, StoredFile, WriteParquet
+from tidemark.pipeline.storage.turns import waiting
 
 PIECE_BYTES = 1 << 20
 SYNCED_AT_ONCE = 8  # files: a journal of the file system commits what several threads wait for together
@@ -60,7 +61,8 @@ class LocalStore:
         """Write and sync a file beside `path`; link(2) makes it visible."""
         name = f"{path}#{token}"
         try:
-            with open(name, "xb", buffering=0) as file:  # noqa: PTH123 - a Path costs more than the commit's file
+            # NB: a Path costs more than the commit's file.
+            with waiting(), open(name, "xb", buffering=0) as file:  # noqa: PTH123
                 write_all(file.fileno(), content)
                 os.fdatasync(file.fileno())
             yield partial(_link, name)
@@ -78,7 +80,8 @@ class LocalStore:
         if makes_folder:
             file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write(path)
+            with waiting():
+                write(path)
         except BaseException:
             with suppress(FileNotFoundError, NotADirectoryError):
                 file.unlink()  # a full disk should not be filled by parts of files
@@ -139,14 +142,16 @@ class LocalStore:
         """Make the content of files durable."""
         if len(paths) <= 1:
             for path in paths:
-                _sync_file(path)
+                with waiting():
+                    _sync_file(path)
             return
-        with ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE), "tidemark-sync") as pool:
+        with waiting(), ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE), "tidemark-sync") as pool:
             list(pool.map(_sync_file, paths))
 
     def sync_folder(self, path: str) -> None:
         """Make the entries of a folder durable."""
-        sync(Path(path))
+        with waiting():
+            sync(path)
 
     def sync_parents(self, path: str) -> None:
         """Make a folder and those above it durable, as far as this user may read them."""

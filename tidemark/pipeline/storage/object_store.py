@@ -26,6 +26,7 @@ from tidemark.pipeline.storage.credentials import Credentials, CredentialSource
 from tidemark.pipeline.storage.lake_store import ParquetSource, Publish, Stamp, StoredFile, WriteParquet
 from tidemark.pipeline.storage.store_errors import StoreUnavailable, unavailable_reason
 from tidemark.pipeline.storage.store_options import StoreOptions
+from tidemark.pipeline.storage.turns import waiting
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
@@ -306,7 +307,8 @@ class ObjectStore:
     @contextmanager
     def _asking(self, path: str) -> Iterator[None]:
         try:
-            yield
+            with waiting():
+                yield
         except (FileNotFoundError, NotFoundError) as error:
             if "NoSuchBucket" in str(error):
                 raise self._failure(path, error) from error

@@ -22,6 +22,7 @@ _MILLISECOND_US = 1000
 _DAY_MS = 86_400_000
 _DAYS = range(-719_162, 2_932_897)  # from 1970-01-01: the years 1 to 9999
 _ENDS = ("min", "max")
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` with options makes an encoder each time
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
 ColumnBounds = tuple[str, str]
 """Minimum and maximum as JSON."""
@@ -95,7 +96,7 @@ def _of_text(values: pa.ChunkedArray) -> ColumnBounds | None:
 
 def _text(value: str) -> str:
     # NB: not escaped: arrow-rs, and so delta-rs, reads the surrogate pair of U+20000 as U+10000.
-    return json.dumps(value, ensure_ascii=False)
+    return _ENCODE(value)
 
 
 def _above(prefix: str) -> str | None:

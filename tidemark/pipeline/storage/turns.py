@@ -1,0 +1,64 @@
+"""Turns of threads that write tables beside each other: few of them compute, while the others wait for disk or store.
+
+A small write is half Python and half waiting. Python runs one thread at a time in any case, and threads that compete
+for the interpreter cost a third more CPU. A thread therefore computes only in its turn, and gives it back whenever it
+waits. A thread without turns, as that of maintenance, never waits for one.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Held(threading.local):
+    turns: "Turns | None" = None
+    waited_s = 0.0
+
+
+_HELD = _Held()
+
+
+class Turns:
+    """The turns of one group of threads."""
+
+    def __init__(self, at_once: int) -> None:
+        """`at_once`: how many threads compute at the same time."""
+        self._free = threading.Lock() if at_once == 1 else threading.Semaphore(at_once)  # a lock costs a tenth
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Run the body in a turn of this thread, which has none yet."""
+        self._free.acquire()
+        _HELD.turns, _HELD.waited_s = self, 0.0
+        try:
+            yield
+        finally:
+            _HELD.turns = None
+            self._free.release()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Give the turn of this thread back while the body runs."""
+        self._free.release()
+        try:
+            yield
+        finally:
+            begun_s = time.monotonic()
+            self._free.acquire()
+            _HELD.waited_s += time.monotonic() - begun_s
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Let another thread have the turn of this one, if it has one, while the body waits."""
+    if _HELD.turns is None:
+        yield
+    else:
+        with _HELD.turns.lent():
+            yield
+
+
+def waited_s() -> float:
+    """Return how long this thread has waited to get its present turn back."""
+    return _HELD.waited_s
