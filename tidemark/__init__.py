@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemark.embedding.engine import Engine
+    from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
@@ -79,6 +80,7 @@ __all__ = [
     "Drop",
     "Engine",
     "EngineEvent",
+    "EngineSignal",
     "EngineState",
     "Epoch",
     "Fenced",
@@ -131,6 +133,7 @@ _MODULES = {
     "embedding.engine": ("Engine",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
+    "embedding.signals": ("EngineSignal",),
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),

@@ -76,6 +76,7 @@ class PoolConsumer:
         `stop_when`: where it ends by itself.
         """
         self.update_offsets = update_offsets
+        self.is_paused = False  # set by another thread: no group is taken, and what is finished is confirmed
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
         self._order = order
@@ -120,7 +121,7 @@ class PoolConsumer:
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup | GroupPart:
         """Give groups to the pool up to the bound; confirm what is finished if that is due."""
-        for group in groups if not self._has_ended else ():
+        for group in groups if not self.takes_nothing else ():
             if not self._submit(group) or (self._pending_bytes > self._bytes_max and not self.needs_more):
                 break
         self._has_ended = self._search.is_over  # NB: after its last part was submitted
@@ -144,7 +145,7 @@ class PoolConsumer:
 
     def retry_parked(self) -> bool:
         """Hand a parked change over again, alone, with everything before it finished. It confirms itself."""
-        parked = self._retries.next_due()
+        parked = None if self.is_paused else self._retries.next_due()
         if parked is None:
             return False
         retried = RetriedChange(parked, self._processing, self._retries)
@@ -168,9 +169,9 @@ class PoolConsumer:
         """Do nothing: the engine ends the pool first."""
 
     @property
-    def has_ended(self) -> bool:
-        """Return whether the condition to stop is met: no further group is taken."""
-        return self._has_ended
+    def takes_nothing(self) -> bool:
+        """Return whether no further group is taken: it is paused, or the condition to stop is met."""
+        return self._has_ended or self.is_paused
 
     @property
     def is_complete(self) -> bool:
@@ -219,6 +220,7 @@ class PoolConsumer:
         is_due = (
             changes == 0  # the position moves, and nothing would be repeated
             or self._is_last.is_set()
+            or self.is_paused
             or self._pending_bytes > self._bytes_max
             or self._commit.is_due(Finished(now_s - self._since_s, changes))
         )

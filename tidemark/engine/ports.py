@@ -104,9 +104,9 @@ class OffsetsConsumer(GroupConsumer, Protocol):
 
 
 @runtime_checkable
-class EndingConsumer(GroupConsumer, Protocol):
-    """A consumer that may take no more groups before the capture is stopped."""
+class PausingConsumer(GroupConsumer, Protocol):
+    """A consumer that may take no groups for a time, or none before the capture is stopped."""
 
     @property
-    def has_ended(self) -> bool:
-        """Return whether it takes no more groups: to refuse them is no error then."""
+    def takes_nothing(self) -> bool:
+        """Return whether it takes no groups now: to refuse them is no error then."""

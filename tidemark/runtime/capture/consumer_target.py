@@ -18,7 +18,7 @@ from math import inf
 from typing import NamedTuple
 
 from tidemark.decode.transactions.committed_run import commit_times_us
-from tidemark.engine.ports import EndingConsumer, GroupConsumer, GroupPart, OffsetsConsumer, PoisonConsumer
+from tidemark.engine.ports import GroupConsumer, GroupPart, OffsetsConsumer, PausingConsumer, PoisonConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
@@ -87,7 +87,7 @@ class ConsumerTarget:
         """`liveness`: the watch on the consumer; it ends before the consumer. `retry`: how often it may fail."""
         self._consumer = consumer
         self._isolating = consumer if isinstance(consumer, PoisonConsumer) else None
-        self._ending = consumer if isinstance(consumer, EndingConsumer) else None
+        self._pausing = consumer if isinstance(consumer, PausingConsumer) else None
         self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
         self._epoch = epoch
@@ -194,7 +194,7 @@ class ConsumerTarget:
                 if self._confirming.byte_count > self._unconfirmed_bytes_max:
                     self._confirming.wait(self._unconfirmed_bytes_max)
                 continue
-            refusals = 1 if self._ending is not None and self._ending.has_ended else refusals + 1
+            refusals = 1 if self._pausing is not None and self._pausing.takes_nothing else refusals + 1
             if refusals > REFUSALS_MAX:
                 raise ConsumerFailed(
                     f"the consumer was offered changes {refusals} times, and neither read nor confirmed any",
