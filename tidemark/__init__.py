@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemark.embedding.engine import Engine
+    from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.engine.offset_update import OffsetsRefused
+    from tidemark.engine.stop_condition import StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
         CopyBoundary,
@@ -78,6 +80,7 @@ __all__ = [
     "Drop",
     "Engine",
     "EngineEvent",
+    "EngineSignal",
     "EngineState",
     "Epoch",
     "Fenced",
@@ -114,6 +117,7 @@ __all__ = [
     "StartTimedOut",
     "StateError",
     "StopStep",
+    "StopWhen",
     "TableShape",
     "TidemarkError",
     "Transform",
@@ -129,9 +133,11 @@ _MODULES = {
     "embedding.engine": ("Engine",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
+    "embedding.signals": ("EngineSignal",),
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
+    "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
         *("SchemaEvent", "Truncation"),

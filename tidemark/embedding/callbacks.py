@@ -23,6 +23,7 @@ class Callbacks:
     on_state: Callable[[EngineState], None] | None
     on_stop_step: Callable[[StopStep], None] | None
     on_end: Callable[[BaseException | None], None] | None
+    on_signal: Callable[[str], None] | None
     hook: OffsetsHook | None
     _passed: set[StopStep] = field(default_factory=set)
     _inside: set[threading.Thread] = field(default_factory=set)
@@ -44,6 +45,11 @@ class Callbacks:
         self.log.info("engine stops", step=step.value)
         if self.on_stop_step is not None:
             self._call("on_stop_step", partial(self.on_stop_step, step))
+
+    def signalled(self, text: str) -> None:
+        """Report a signal of the application's own."""
+        if self.on_signal is not None:
+            self._call("on_signal", partial(self.on_signal, text))
 
     def ended(self, error: BaseException | None) -> None:
         """Report the end, with the error that ended the engine."""

@@ -10,7 +10,7 @@ shows where a restart must decode from. `tidemark.wire.outbox` handles payloads,
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -177,11 +177,11 @@ class EncodedGroup:
     commit_time_us: int
     values: tuple[EncodedValue, ...]
     moves_delivered: bool = True  # False for a first copy, which is not part of the stream
+    byte_count: int = field(init=False)  # the size of the values in the outbox, headers included
 
-    @property
-    def byte_count(self) -> int:
-        """The size of the values in the outbox, headers included."""
-        return sum(len(value.payload) + HEADER_BYTES for value in self.values)
+    def __post_init__(self) -> None:
+        byte_count = sum([len(value.payload) for value in self.values], HEADER_BYTES * len(self.values))
+        object.__setattr__(self, "byte_count", byte_count)
 
     def numbered(
         self, after: Sequence, version_of: Callable[[Oid, Relation], SchemaVersion]

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -22,6 +22,7 @@ from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
+from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
@@ -33,6 +34,7 @@ DATABASE = "postgres"
 WARM = 40
 QUIET_S = 0.01  # more than the interval of deliver.rate_max: each commit is then a delivery
 POLL_S = 0.2
+CHECK_S = 0.001
 DELIVERED_S_MAX = 60.0
 NAME_LENGTH = 40  # of a file, from its end
 APPLICATION = "application"  # the thread that delivers
@@ -60,12 +62,16 @@ class Awaited(NullConsumer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.came = threading.Semaphore(0)
+        self._came = threading.Semaphore(0)
+
+    def has_come(self) -> bool:
+        """Wait for a transaction, but not for long."""
+        return self._came.acquire(timeout=POLL_S)
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
         """Count."""
         for group in groups:
-            self.came.release(len(group.transactions))
+            self._came.release(len(group.transactions))
         return True
 
 
@@ -101,9 +107,16 @@ def _described(code: CodeType) -> str:
 
 
 def count_calls(
-    cluster: Cluster, database: str, folder: Path, commits: int, *, setup: str = SETUP, commit: bytes = TRANSACTION
+    cluster: Cluster,
+    database: str,
+    folder: Path,
+    commits: int,
+    *,
+    setup: str = SETUP,
+    commit: bytes = TRANSACTION,
+    to_outbox: bool = False,
 ) -> CallCounts:
-    """Return the calls of `commits` deliveries; `commit` has the statements of one."""
+    """Return the calls of `commits` deliveries; `commit` has the statements of one. Without an outbox: discard them."""
     cluster.sql(setup, database)
     cluster.sql("CHECKPOINT")
     state, config = StateFolder(folder / "state"), config_for(cluster, database)
@@ -114,14 +127,19 @@ def count_calls(
         context = CaptureContext(store, Metrics("main"), get_log("bench"))
         make_wal_source = partial(from_node, context, WalSettings.of(config, store.identity.segment_bytes))
         epoch = store.begin_epoch(lock.owner)
-        capture = Capture(context, CaptureSettings.of(config), epoch, make_wal_source, consumer=consumer)
+        custom = None if to_outbox else consumer
+        capture = Capture(context, CaptureSettings.of(config), epoch, make_wal_source, consumer=custom)
         capture.start()
         try:
             with cluster.connect(database) as session:
                 for number in range(WARM + commits):
                     calls.is_counting = number >= WARM
+                    before_lsn = parse_lsn(cluster.sql("SELECT pg_current_wal_insert_lsn()")[0][0] or "")
                     session.execute(commit)
-                    _wait_for(consumer, capture)
+                    if to_outbox:
+                        _wait_for(partial(_is_stored, capture, before_lsn), capture)
+                    else:
+                        _wait_for(consumer.has_come, capture)
                     time.sleep(QUIET_S)
             calls.is_counting = False
         finally:
@@ -130,9 +148,18 @@ def count_calls(
     return calls
 
 
-def _wait_for(consumer: Awaited, capture: Capture) -> None:
+def _is_stored(capture: Capture, before_lsn: Lsn) -> bool:
+    """Return whether a commit after `before_lsn` is in the outbox."""
+    delivered = capture.progress.delivered
+    if delivered is None or delivered.position.commit_lsn < before_lsn:
+        time.sleep(CHECK_S)
+        return False
+    return True
+
+
+def _wait_for(is_delivered: Callable[[], bool], capture: Capture) -> None:
     until_s = time.monotonic() + DELIVERED_S_MAX
-    while not consumer.came.acquire(timeout=POLL_S):
+    while not is_delivered():
         error = capture.poll()
         if error is not None:
             raise error
@@ -156,9 +183,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=100)
     parser.add_argument("--least", type=float, default=0.5, help="calls a delivery of what is listed")
+    parser.add_argument("--outbox", action="store_true", help="deliver to the outbox instead of discarding the changes")
     given = parser.parse_args()
     with new_cluster(MAJOR) as cluster, tempfile.TemporaryDirectory() as folder:
-        show(count_calls(cluster, DATABASE, Path(folder), given.commits), given.commits, given.least)
+        calls = count_calls(cluster, DATABASE, Path(folder), given.commits, to_outbox=given.outbox)
+        show(calls, given.commits, given.least)
 
 
 if __name__ == "__main__":

@@ -14,18 +14,21 @@ from tidemark.wal.kernel import COMPILED
 COMMITS = 60
 ONE_ROW = "CREATE TABLE account (id serial PRIMARY KEY, note text)", b"INSERT INTO account (note) VALUES ('x')"
 FOUR_TABLES = SETUP, TRANSACTION  # as TPC-B
-# 224 and 242 calls at the time of writing.
 OTHERS_MAX = 10  # in the network and decode threads, which such a commit bypasses: less than 1
 SLEEPS_MAX = 0.5  # nearly 0: it waits for WAL alone, so a commit wakes it once
 
 
 @pytest.mark.skipif(not COMPILED, reason="interpreted kernels are Python")
-@pytest.mark.parametrize(("load", "calls_max"), [(ONE_ROW, 235), (FOUR_TABLES, 255)], ids=["one row", "four tables"])
+@pytest.mark.parametrize(
+    ("load", "to_outbox", "calls_max"),
+    [(ONE_ROW, False, 235), (FOUR_TABLES, False, 255), (FOUR_TABLES, True, 465)],
+    ids=["one row", "four tables", "four tables to the outbox"],
+)
 def test_a_commit_on_its_own_is_received_decoded_and_delivered_by_one_thread_and_few_calls(
-    cluster: Cluster, database: str, tmp_path: Path, load: tuple[str, bytes], calls_max: int
+    cluster: Cluster, database: str, tmp_path: Path, load: tuple[str, bytes], *, to_outbox: bool, calls_max: int
 ) -> None:
     setup, commit = load
-    calls = count_calls(cluster, database, tmp_path, COMMITS, setup=setup, commit=commit)
+    calls = count_calls(cluster, database, tmp_path, COMMITS, setup=setup, commit=commit, to_outbox=to_outbox)
     by_thread = calls.by_thread(calls.python)
     assert by_thread[APPLICATION] / COMMITS < calls_max, by_thread
     assert (by_thread["network"] + by_thread["decode"]) / COMMITS < OTHERS_MAX, by_thread

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
-from tidemark.io.state.environment import Environment, LmdbTransaction
+from tidemark.io.state.environment import Environment, LmdbDatabase, LmdbTransaction
 from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.reader_holds import (
@@ -83,6 +83,8 @@ class StateTransaction:
         self._scope = scope
         self.identity = identity
         self._known = known
+        self._values = environment.database("state")
+        self._readers: tuple[Mapping[str, Reader], frozenset[str]] | None = None  # once read, until one changes
         self.new_versions: dict[tuple[Oid, Relation], SchemaVersion] = {}
         self.lapsed: dict[str, Reader] = {}  # by this transaction
 
@@ -160,7 +162,7 @@ class StateTransaction:
 
     def get(self, key: Key[ValueT]) -> ValueT | None:
         """Return a named value, None if there is none."""
-        stored = self._transaction.get(named(self._scope, key.name), db=self._environment.database("state"))
+        stored = self._transaction.get(named(self._scope, key.name), db=self._values)
         return None if stored is None else key.decode(stored)
 
     def put(self, key: Key[ValueT], value: ValueT) -> None:
@@ -168,11 +170,11 @@ class StateTransaction:
 
         A rewind and a promotion continue on a later timeline, whose positions are greater; `init` finds no value.
         """
-        self._replace("state", key.name, key, value)
+        self._replace(self._values, key.name, key, value)
 
     def drop(self, key: Key[ValueT]) -> None:
         """Delete a named value."""
-        self._transaction.delete(named(self._scope, key.name), db=self._environment.database("state"))
+        self._transaction.delete(named(self._scope, key.name), db=self._values)
 
     def stored(self, name: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield keys without their scope, and values, of one of LMDB's databases, in order; `start`: of the keys."""
@@ -221,7 +223,7 @@ class StateTransaction:
         Readers that hold more than `hold_bytes` (0: the default share of the outbox) lapse first; if no reader is
         required, only if the outbox has no space for `wanted_bytes`.
         """
-        ledger, readers = self.ledger(), self.readers()[0]
+        ledger, readers = self.ledger(), dict(self.readers()[0])
         is_full = ledger.byte_count + wanted_bytes > self.identity.outbox_bytes_max
         for name in lapsing(readers, ledger, hold_bytes_max(self.identity, hold_bytes), is_full=is_full):
             readers[name] = self._lapse(name, readers[name])
@@ -285,8 +287,13 @@ class StateTransaction:
                 raise
             return measured
 
-    def readers(self) -> tuple[dict[str, Reader], frozenset[str]]:
+    def readers(self) -> tuple[Mapping[str, Reader], frozenset[str]]:
         """Return the registered readers, and which of them are damaged: for these nothing is trimmed."""
+        if self._readers is None:
+            self._readers = self._stored_readers()
+        return self._readers
+
+    def _stored_readers(self) -> tuple[Mapping[str, Reader], frozenset[str]]:
         found: dict[str, Reader] = {}
         damaged: set[str] = set()
         for name, stored in self._named("readers"):
@@ -300,7 +307,8 @@ class StateTransaction:
 
     def put_reader(self, name: str, reader: Reader) -> None:
         """Store a reader's position on behalf of that reader."""
-        self._replace("readers", name, READER, reader)
+        self._replace(self._environment.database("readers"), name, READER, reader)
+        self._readers = None
 
     def resume_reader(self, name: str) -> Reader:
         """Let a lapsed reader continue with the oldest value of the outbox, without the values that are gone."""
@@ -328,6 +336,7 @@ class StateTransaction:
         """Remove a reader: no values are kept for it any more."""
         if not self._transaction.delete(named(self._scope, name), db=self._environment.database("readers")):
             raise UnknownReader(f"reader {name!r} is not registered")
+        self._readers = None
 
     def history(self) -> HistoryIndex:
         """Return the index of the catalog history."""
@@ -367,7 +376,7 @@ class StateTransaction:
 
     def put_copy(self, database: Oid, relation: Oid, progress: CopyProgress) -> None:
         """Store the progress of a table's first copy."""
-        self._replace("copies", f"{database}/{relation}", COPY, progress)
+        self._replace(self._environment.database("copies"), f"{database}/{relation}", COPY, progress)
 
     def drop_copy(self, database: Oid, relation: Oid) -> None:
         """Remove the first copy of a table that no longer exists."""
@@ -405,7 +414,7 @@ class StateTransaction:
             self.delivered(),
             self.confirmed(),
             self.ledger(),
-            readers,
+            dict(readers),
             damaged,
             self.followed(),
             self.get(OVERTAKEN),
@@ -453,10 +462,10 @@ class StateTransaction:
             assert PROCESSES.policy is DamagePolicy.FORGET
             return ProcessLog()
 
-    def _replace(self, database: str, name: str, key: Key[ValueT], value: ValueT) -> None:
-        handle, stored_name = self._environment.database(database), named(self._scope, name)
-        replaced = self._transaction.get(stored_name, db=handle) if key.moves_back is not None else None
-        self._transaction.put(stored_name, key.encode_over(replaced, value), db=handle)
+    def _replace(self, database: LmdbDatabase, name: str, key: Key[ValueT], value: ValueT) -> None:
+        stored_name = named(self._scope, name)
+        replaced = self._transaction.get(stored_name, db=database) if key.moves_back is not None else None
+        self._transaction.put(stored_name, key.encode_over(replaced, value), db=database)
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()

@@ -6,7 +6,6 @@ checks the epoch. A full outbox makes the thread wait: the queue fills, then the
 """
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -101,6 +100,7 @@ class OutboxTarget:
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
+        self._clock = SystemClock()
         self._cleared_s = 0.0
 
     def begin(self) -> None:
@@ -201,7 +201,7 @@ class OutboxTarget:
             self._progress.confirm(confirmed.pointer)
 
     def _clear_stale_readers(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         if now_s - self._cleared_s >= STALE_READERS_S:
             self._store.environment.clear_stale_readers()
             self._cleared_s = now_s
@@ -267,12 +267,12 @@ class ApplicationThread:
             self._close()
 
     def _deliver(self, group: ChangeGroup) -> None:
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
         self._history.sync()
         self._target.deliver(group)
         if not self._target.counts:
             return
-        self._metrics.delivery_seconds.observe(time.monotonic() - began_s)
+        self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
         self._metrics.groups.inc()
         self._metrics.rows.inc(group.row_count)
         self._metrics.transactions.inc(len(group.transactions))
