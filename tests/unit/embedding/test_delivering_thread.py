@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import overload
 
 import pyarrow as pa
 import pytest
@@ -59,23 +58,14 @@ class MeetingSerializer(Serializer):
         return FlatJson().records(batch, now_ns)
 
 
-class CountedItems(Sequence[GroupItem]):
-    """The items of a group, with the number of times that they were read."""
+class CountedItems(list[GroupItem]):
+    """The items of a group, with the number of times that they were iterated over."""
 
-    def __init__(self, items: Sequence[GroupItem]) -> None:
-        self.reads = 0
-        self._items = items
+    reads = 0
 
-    @overload
-    def __getitem__(self, index: int) -> GroupItem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[GroupItem]: ...
-    def __getitem__(self, index: int | slice) -> GroupItem | Sequence[GroupItem]:
+    def __iter__(self) -> Iterator[GroupItem]:
         self.reads += 1
-        return self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
+        return super().__iter__()
 
 
 def started(
