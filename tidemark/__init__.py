@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemark.embedding.engine import Engine
+    from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.engine.offset_update import OffsetsRefused
+    from tidemark.engine.stop_condition import StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
         CopyBoundary,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from tidemark.transforms.outbox_router import OutboxRouter
     from tidemark.transforms.transform import BadTransform, TableShape, Transform, TransformFailed
     from tidemark.transforms.user_functions import OnBatch, OnRow
+    from tidemark.wire.state.event_logs import Loss, Rewind
 
 __all__ = [
     "ALWAYS",
@@ -78,6 +81,7 @@ __all__ = [
     "Drop",
     "Engine",
     "EngineEvent",
+    "EngineSignal",
     "EngineState",
     "Epoch",
     "Fenced",
@@ -87,6 +91,7 @@ __all__ = [
     "IllegalTransition",
     "InternalError",
     "LogicalMessage",
+    "Loss",
     "Mask",
     "NodeUnfit",
     "NodeUnreachable",
@@ -102,6 +107,7 @@ __all__ = [
     "PoisonChange",
     "Position",
     "Rename",
+    "Rewind",
     "RewriteBoundary",
     "Route",
     "SchemaEvent",
@@ -114,6 +120,7 @@ __all__ = [
     "StartTimedOut",
     "StateError",
     "StopStep",
+    "StopWhen",
     "TableShape",
     "TidemarkError",
     "Transform",
@@ -129,9 +136,11 @@ _MODULES = {
     "embedding.engine": ("Engine",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
+    "embedding.signals": ("EngineSignal",),
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
+    "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
         *("SchemaEvent", "Truncation"),
@@ -176,6 +185,7 @@ _MODULES = {
         "Transform",
         "TransformFailed",
     ),
+    "wire.state.event_logs": ("Loss", "Rewind"),
     "transforms.user_functions": (
         "OnBatch",
         "OnRow",

@@ -25,6 +25,7 @@ from tidemark.embedding.callbacks import Callbacks
 from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
+    checked_stop_condition,
     checked_transforms,
     engine_config,
     one_handler,
@@ -34,12 +35,14 @@ from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
+from tidemark.embedding.signals import EngineSignal, Signals
 from tidemark.embedding.start_deadline import StartDeadline
 from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep, change
 from tidemark.engine.progress import Progress
+from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.environment import StateMissing
@@ -63,6 +66,7 @@ from tidemark.runtime.seed.initialise import initialise
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import Transform
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 POLL_S = 0.1  # how soon an error ends the engine
 FLUSH_S = 1.0  # for the last position: the application thread asks for it every 0.2 s while something is unconfirmed
@@ -91,6 +95,9 @@ class Engine:
         transforms: Sequence[Transform] = (),
         on_event: Callable[[EngineEvent], None] | None = None,
         update_offsets: Callable[[Mapping[Partition, Position]], Mapping[Partition, Position] | None] | None = None,
+        on_loss: Callable[[Loss], None] | None = None,
+        on_rewind: Callable[[Rewind], None] | None = None,
+        on_signal: Callable[[str], None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         on_stop_step: Callable[[StopStep], None] | None = None,
         on_end: Callable[[BaseException | None], None] | None = None,
@@ -99,6 +106,7 @@ class Engine:
         commit: CommitPolicy = ALWAYS,
         retries: int = 5,
         poison: Poison = Poison.FAIL,
+        stop_when: StopWhen | None = None,
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
         start_within_s: float = 900.0,
         stop_within_s: float = 10.0,
@@ -115,6 +123,8 @@ class Engine:
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
         update_offsets: the hook of commit rounds (`Consumer.update_offsets`), called by the thread that delivers.
+        on_loss, on_rewind: told of changes that were given up, or are not in the node's history (`Consumer.on_loss`).
+        on_signal: called with the text of each signal `EngineSignal.CUSTOM`, by the thread of the engine.
         on_state: called after each change of the state, by the thread that made it.
         on_stop_step: called after each step of a stop, and of a start that failed.
         on_end: called once and last, with the error that ended the engine, also that of a failed start.
@@ -123,6 +133,7 @@ class Engine:
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
         poison: what happens to a change that the handler cannot handle after all retries.
+        stop_when: the engine stops by itself there, when everything before is finished and confirmed.
         buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
         start_within_s: how long a start may take; above that it fails, and everything is released.
         stop_within_s: the default of `stop`.
@@ -138,12 +149,16 @@ class Engine:
             settings=serializer_settings(serializer, settings),
         )
         self._transforms = checked_transforms(transforms)
+        self._stop_when = checked_stop_condition(stop_when)
         self._handler = one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
         self._log = LibraryLog()
-        self._callbacks = Callbacks(self._log, on_state, on_stop_step, on_end, update_offsets)
+        self._callbacks = Callbacks(
+            self._log, on_state, on_stop_step, on_end, on_signal, on_loss, on_rewind, update_offsets
+        )
         self._clock = SystemClock()
+        self._signals = Signals(self._log)
         self._state = EngineState.CREATED
         self._state_lock = threading.Lock()
         self._ending = threading.Event()
@@ -224,6 +239,14 @@ class Engine:
             self._stopped.wait()
         return self._unfinished
 
+    def signal(self, signal: EngineSignal, text: str = "") -> None:
+        """Send a signal to the engine, from any thread; it is handled once, in the order of the calls.
+
+        `text`: for the log, or for `on_signal`. An engine that does not run yet handles it when it does; an engine that
+        has stopped raises `ConfigError`.
+        """
+        self._signals.send(signal, text)
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -271,6 +294,8 @@ class Engine:
             poison=PoisonHandling.of(self._config.poison, context, epoch),
             retries=ParkedRetries(context, epoch),
             update_offsets=self._callbacks.update_offsets,
+            stop_when=self._stop_when,
+            on_notice=self._callbacks.noticed,
             log=self._log,
         )
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
@@ -296,6 +321,9 @@ class Engine:
         try:
             while self._error is None and not self._ending.wait(POLL_S):
                 self._error = self._pool.error or capture.poll()
+                self._signals.handle(consumer, self._callbacks.signalled, self._progress)
+                if consumer.is_complete:
+                    self._ending.set()
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the engine ends with it
             self._error = error
         self._change(EngineState.RUNNING, EngineState.DRAINING)
@@ -328,6 +356,7 @@ class Engine:
         self._end()
 
     def _end(self) -> None:
+        self._signals.end()
         self._callbacks.ended(self._error)
         self._stopped.set()
 

@@ -8,6 +8,7 @@ from typing import cast
 from tidemark.embedding.pending_batch import GivenHandler, UnitHandler
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
+from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import Config, parse_config
 from tidemark.model.errors import ConfigError
@@ -96,6 +97,16 @@ def checked_poison(poison: Poison) -> Poison:
     if not isinstance(poison, Poison):
         raise ConfigError(f"{WHERE}: poison={poison!r}: must be one of {', '.join(map(str, Poison))}")
     return poison
+
+
+def checked_stop_condition(condition: StopWhen | None) -> StopWhen | None:
+    """Return the condition to stop; raise if it is none."""
+    if condition is not None and not isinstance(condition, StopWhen):
+        raise ConfigError(
+            f"{WHERE}: stop_when={condition!r}: must be StopWhen.after_changes(...), StopWhen.before(...) or "
+            "StopWhen.after(...)"
+        )
+    return condition
 
 
 def checked_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:

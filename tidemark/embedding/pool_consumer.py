@@ -6,7 +6,7 @@ waits for the pool, and what is finished is confirmed whatever the commit policy
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import CommitPolicy, Finished
 from tidemark.engine.dispatch import Order
 from tidemark.engine.offset_update import OffsetsHook
+from tidemark.engine.ports import GroupPart
+from tidemark.engine.stop_condition import StopSearch, StopWhen
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.model.change import (
@@ -35,6 +37,7 @@ from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.source_form import event_without_constants, without_constants
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 PoolPart = Batch | PendingBatch | EngineEvent | RetriedChange
 _ONLY_LANE = 0
@@ -42,6 +45,7 @@ _ONLY_LANE = 0
 
 class _PendingGroup(NamedTuple):
     group: ChangeGroup | None  # None: a parked change, which moves no position
+    part: ChangeGroup | None  # what is delivered of it; None: a parked change
     changes_upto: int  # of all groups since the start, this one included
 
 
@@ -64,13 +68,18 @@ class PoolConsumer:
         retries: ParkedRetries,
         log: Log,
         update_offsets: OffsetsHook | None = None,
+        stop_when: StopWhen | None = None,
+        on_notice: Callable[[Loss | Rewind], None] | None = None,
     ) -> None:
         """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`.
 
         `plans`: of the transforms, if there are any. `processing`: what the handler takes. `poison`, `retries`: what
         becomes of a change that it cannot handle. `update_offsets`: the hook of commit rounds.
+        `stop_when`: where it ends by itself. `on_notice`: told of losses and rewinds.
         """
         self.update_offsets = update_offsets
+        self._on_notice = on_notice
+        self.is_paused = False  # set by another thread: no group is taken, and what is finished is confirmed
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
         self._order = order
@@ -86,10 +95,13 @@ class PoolConsumer:
         self._log = log
         self._clock = SystemClock()
         self._since_s = self._clock.monotonic_s()
+        self._search = StopSearch(stop_when)
+        self._has_ended = False
+        self._last: Pointer | None = None  # of the last group, or of the start
         self._epoch: Epoch | None = None
         self._pending: deque[_PendingGroup] = deque()
         self._pending_bytes = 0
-        self._confirmed_units = 0
+        self._submitted_units = self._confirmed_units = 0
         self._submitted_changes = self._confirmed_changes = 0
         self._numbers = count()
         self._left_out: set[type] = set()
@@ -97,8 +109,20 @@ class PoolConsumer:
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         """Keep the fencing token."""
-        del partition, start
-        self._epoch = epoch
+        del partition
+        self._epoch, self._last = epoch, start
+
+    def on_loss(self, loss: Loss) -> None:
+        """Tell the application of a loss."""
+        self._notice(loss)
+
+    def on_rewind(self, rewind: Rewind) -> None:
+        """Tell the application of a rewind."""
+        self._notice(rewind)
+
+    def _notice(self, event: Loss | Rewind) -> None:
+        if self._on_notice is not None:
+            self._on_notice(event)
 
     def on_schema(self, event: SchemaEvent) -> None:
         """Check that the transforms fit the version: each batch has its relation, and needs no more."""
@@ -110,14 +134,15 @@ class PoolConsumer:
         else:
             self._plans.check_change(database, event.before, event.after)
 
-    def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup | GroupPart:
         """Give groups to the pool up to the bound; confirm what is finished if that is due."""
-        for group in groups:
+        for group in groups if not self.takes_nothing else ():
             if not self._submit(group) or (self._pending_bytes > self._bytes_max and not self.needs_more):
                 break
+        self._has_ended = self._search.is_over  # NB: after its last part was submitted
         return self._due() or False
 
-    def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
+    def on_revoked(self, partition: Partition) -> bool | ChangeGroup | GroupPart | None:
         """Confirm what is finished: the pool has ended."""
         del partition
         self.flush()
@@ -135,13 +160,14 @@ class PoolConsumer:
 
     def retry_parked(self) -> bool:
         """Hand a parked change over again, alone, with everything before it finished. It confirms itself."""
-        parked = self._retries.next_due()
+        parked = None if self.is_paused else self._retries.next_due()
         if parked is None:
             return False
         retried = RetriedChange(parked, self._processing, self._retries)
         if not self._pool.submit([(retried, None)], parked.batch.arrow.nbytes):
             return False
-        self._pending.append(_PendingGroup(None, self._submitted_changes))
+        self._submitted_units += 1
+        self._pending.append(_PendingGroup(None, None, self._submitted_changes))
         self._pool.wait_below(self._bytes_max)
         return True
 
@@ -157,6 +183,16 @@ class PoolConsumer:
     def stop(self) -> None:
         """Do nothing: the engine ends the pool first."""
 
+    @property
+    def takes_nothing(self) -> bool:
+        """Return whether no further group is taken: it is paused, or the condition to stop is met."""
+        return self._has_ended or self.is_paused
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether it has ended, and everything before that is finished."""
+        return self._has_ended and self._pool.settled_units == self._submitted_units
+
     def flush(self) -> None:
         """Confirm at the next call whatever is finished, without regard to the policy. From any thread."""
         self._is_last.set()
@@ -168,16 +204,27 @@ class PoolConsumer:
 
     def _submit(self, group: ChangeGroup) -> bool:
         self._databases.update({oid: known.name for oid, known in group.databases.items()})
-        parts = [part for item in group.items for part in self._parts(item)]
+        delivered = self._first_part(group)
+        if delivered is None:
+            return False
+        parts = [part for item in delivered.items for part in self._parts(item)]
         if not self._pool.submit(parts, group.byte_count):
             return False
+        self._submitted_units += 1
         self._submitted_changes += sum(len(part) if isinstance(part, Batch | PendingBatch) else 1 for part, _ in parts)
-        self._pending.append(_PendingGroup(group, self._submitted_changes))
+        self._pending.append(_PendingGroup(group, delivered, self._submitted_changes))
         self._pending_bytes += group.byte_count
         self._pool.wait_below(self._bytes_max)
-        return True
+        return not self._search.is_over
 
-    def _due(self) -> ChangeGroup | None:
+    def _first_part(self, group: ChangeGroup) -> ChangeGroup | None:
+        """Return what is delivered of a group: all of it, unless the engine stops in it."""
+        before, self._last = self._last, group.last
+        if before is None or group.last.position == before.position:
+            return group  # of a first copy
+        return self._search.first_part(group, before, self._databases)
+
+    def _due(self) -> ChangeGroup | GroupPart | None:
         """Return the last group of the finished prefix, if it is to be confirmed now."""
         finished = self._pool.settled_units - self._confirmed_units
         if not finished or not self._poison.may_confirm:  # NB: in this order, because a handler thread changes both
@@ -188,21 +235,23 @@ class PoolConsumer:
         is_due = (
             changes == 0  # the position moves, and nothing would be repeated
             or self._is_last.is_set()
+            or self.is_paused
             or self._pending_bytes > self._bytes_max
             or self._commit.is_due(Finished(now_s - self._since_s, changes))
         )
         if not is_due:
             return None
-        units = [self._pending.popleft().group for _ in range(finished)]
-        confirmed = [group for group in units if group is not None]
-        self._pending_bytes -= sum(group.byte_count for group in confirmed)
+        units = [self._pending.popleft() for _ in range(finished)]
+        confirmed = [(each.group, each.part) for each in units if each.group is not None and each.part is not None]
+        self._pending_bytes -= sum(group.byte_count for group, _ in confirmed)
         self._confirmed_units += finished
         self._confirmed_changes = changes_upto
         if not confirmed:
             return None
         self._since_s = now_s
-        self.confirmed = confirmed[-1].last
-        return confirmed[-1]
+        group, part = confirmed[-1]
+        self.confirmed = part.last
+        return group if part is group else GroupPart(group, part)
 
     def _parts(self, item: GroupItem) -> Iterator[tuple[PoolPart, Hashable | None]]:
         """Yield an item's parts, each with its lane."""

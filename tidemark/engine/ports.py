@@ -1,6 +1,7 @@
 """The ports of the engine: declared here by their user, implemented in `tidemark.io` and `tidemark.runtime`."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tidemark.engine.offset_update import OffsetsHook
@@ -18,6 +19,14 @@ class Clock(Protocol):
         """Return microseconds since 1970-01-01 UTC."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """The first part of a group, as an answer of a consumer that takes no more: the rest comes after a restart."""
+
+    whole: ChangeGroup  # as it was drawn
+    part: ChangeGroup
+
+
 class GroupConsumer(Protocol):
     """The receiver of changes (I34 to I36, I39).
 
@@ -32,10 +41,11 @@ class GroupConsumer(Protocol):
     def on_schema(self, event: SchemaEvent) -> None:
         """Receive a relation version: once, before the first change that needs it, and again after a restart."""
 
-    def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup | GroupPart:
         """Process groups from the iterator, all or some. True confirms the groups drawn, false leaves them unconfirmed.
 
-        A group that was drawn, in this call or an earlier one, confirms that group and all before it.
+        A group that was drawn, in this call or an earlier one, confirms that group and all before it; a part of it
+        confirms that part.
 
         Confirmation becomes durable after the call, while the next groups come: after a crash they may be repeated.
         Groups that were not drawn from the iterator are never confirmed.
@@ -45,7 +55,7 @@ class GroupConsumer(Protocol):
         `ConsumerFailed`, is final at once.
         """
 
-    def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
+    def on_revoked(self, partition: Partition) -> bool | ChangeGroup | GroupPart | None:
         """Stop receiving a partition. True or a group confirms as in `on_events`: the last opportunity for it.
 
         It may take `deliver.stop_s` together with the current batch; a later confirmation has no effect.
@@ -91,3 +101,12 @@ class OffsetsConsumer(GroupConsumer, Protocol):
     @property
     def update_offsets(self) -> OffsetsHook | None:
         """The hook: called once before each commit round, by the application thread; None: there is none."""
+
+
+@runtime_checkable
+class PausingConsumer(GroupConsumer, Protocol):
+    """A consumer that may take no groups for a time, or none before the capture is stopped."""
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Return whether it takes no groups now: to refuse them is no error then."""

@@ -1,6 +1,6 @@
 """The lines of JSON between the command and its decoding processes: orders to standard input, reports from its output.
 
-Output of the decoder never passes here: it is in chunk files, which a report names.
+Output of the decoder never passes here: it is in chunk files, which a report names, or is written directly.
 """
 
 from dataclasses import dataclass, field
@@ -33,14 +33,16 @@ class WorkerStart:
     map: str  # file with the catalog changes of the map
     folder: str  # for chunks and for parts of large transactions; the command removes it
     chunks_max: int  # that may exist at once
+    output: int  # descriptor that the process has inherited, for a range whose turn it is
 
 
 @dataclass(frozen=True, slots=True)
 class RangeOrder:
-    """A range to decode, or permission for another chunk, if it is None."""
+    """A range to decode; without one, permission for another chunk, or to write the range to the output itself."""
 
     number: int = 0
     part: PlannedRange | None = None
+    is_next: bool = False  # everything before this range is printed: what follows its chunks goes to the output
 
 
 class ReportKind(Enum):
@@ -50,6 +52,7 @@ class ReportKind(Enum):
     DONE = "done"  # so is the whole range
     ERROR = "error"
     NOTE = "note"  # for standard error
+    CLOSED = "closed"  # the reader of the output has ended
 
 
 @dataclass(frozen=True, slots=True)

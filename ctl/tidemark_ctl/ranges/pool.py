@@ -1,10 +1,12 @@
 """The decoding processes, and their output in order.
 
-The ranges are given out in order, one at a time to each process. The chunks of the first range that is not printed yet
-are printed as they come, those of later ranges wait in their files. A process that ends before its range is complete
-ends the command. At every end of the command its processes are killed and their files are removed.
+The ranges are given out in order, one at a time to each process. The process of the first range that is not printed yet
+writes to the output itself, as soon as the range's chunks are printed; the chunks of later ranges wait in their files.
+A process that ends before its range is complete ends the command. At every end of the command its processes are killed
+and their files are removed.
 """
 
+import errno
 import os
 import selectors
 import signal
@@ -63,6 +65,7 @@ class _DecodingProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            pass_fds=(started.output,),
             process_group=0,  # an interrupt from the terminal is the command's alone, which ends its processes
             env={**os.environ, BLAS_THREADS: "1"},
         )
@@ -77,6 +80,10 @@ class _DecodingProcess:
         """Give it a range."""
         self.busy_with = part
         self._send(RANGE_ORDER.write(RangeOrder(number, part)))
+
+    def print_rest(self, number: int) -> None:
+        """Let it write the rest of its range to the output."""
+        self._send(RANGE_ORDER.write(RangeOrder(number, is_next=True)))
 
     def free_chunk(self) -> None:
         """Permit another chunk."""
@@ -126,6 +133,9 @@ class RangePool:
         self._chunks: dict[int, list[tuple[_DecodingProcess, Path]]] = defaultdict(list)  # by range, to be printed
         self._done: dict[int, Report] = {}
         self._printed = 0  # ranges
+        self._processes: dict[int, _DecodingProcess] = {}  # that decode a range, by its number
+        # NB: a terminal may stop a process of another group than the command's that writes to it.
+        self._is_shared = not os.isatty(output)
 
     def run(
         self,
@@ -137,12 +147,14 @@ class RangePool:
         """Print all ranges; return the report of each."""
         waiting = enumerate(ranges)
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
+            shared = os.dup(self._output)  # another number: a process's own standard output is its reports
+            stack.callback(os.close, shared)
             for number, part in islice(waiting, jobs):
-                with _sigterm_blocked():
-                    process = self._start(jobs)
+                with _signals_blocked():
+                    process = self._start(jobs, shared)
                     stack.callback(process.kill)
                 selector.register(process.reports, selectors.EVENT_READ, process)
-                process.decode(number, part)
+                self._decode(process, number, part)
             while self._printed < len(ranges):
                 for key, _ in selector.select():
                     process = key.data
@@ -152,19 +164,33 @@ class RangePool:
                         if report.kind is ReportKind.DONE:
                             process.busy_with = None
                             for number, part in islice(waiting, 1):
-                                process.decode(number, part)
+                                self._decode(process, number, part)
                 self._print(reached)
         return [self._done[number] for number in range(len(ranges))]
 
-    def _start(self, jobs: int) -> _DecodingProcess:
+    def _decode(self, process: _DecodingProcess, number: int, part: PlannedRange) -> None:
+        self._processes[number] = process
+        process.decode(number, part)
+        if number == self._printed:
+            self._share_output()
+
+    def _share_output(self) -> None:
+        """Let the process of the range whose turn it is write the rest of it."""
+        process = self._processes.get(self._printed)
+        if self._is_shared and process is not None and self._printed not in self._done:
+            process.print_rest(self._printed)
+
+    def _start(self, jobs: int, shared: int) -> _DecodingProcess:
         chunks_max = max(2, TEMPORARY_BYTES_MAX // jobs // CHUNK_BYTES)
-        return _DecodingProcess(WorkerStart(self._request, str(self._map_file), str(self._folder), chunks_max))
+        return _DecodingProcess(WorkerStart(self._request, str(self._map_file), str(self._folder), chunks_max, shared))
 
     def _take(self, process: _DecodingProcess, report: Report, note: Callable[[str], None]) -> None:
         if report.kind is ReportKind.CHUNK:
             self._chunks[report.number].append((process, Path(report.text)))
         elif report.kind is ReportKind.NOTE:
             note(report.text)
+        elif report.kind is ReportKind.CLOSED:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         else:
             self._done[report.number] = report
 
@@ -181,20 +207,28 @@ class RangePool:
                 return
             if ended.kind is ReportKind.ERROR:
                 raise RangeFailed(ended)
+            del self._processes[number]
             self._printed += 1
             reached(ended.decoded_lsn)
+            self._share_output()
 
 
 def _copy(path: Path, output: int) -> None:
     with path.open("rb", buffering=0) as file:
+        try:
+            while os.sendfile(output, file.fileno(), None, CHUNK_BYTES):
+                pass
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # an output that is opened for appending
+                raise
         while content := file.read(COPY_BYTES):
             write_all(output, content)
 
 
 @contextmanager
-def _sigterm_blocked() -> Iterator[None]:
-    """Delay SIGTERM, so that no process exists that is not known yet."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+def _signals_blocked() -> Iterator[None]:
+    """Delay SIGTERM and SIGINT, so that no process exists that is not known yet."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ It is a new process, which shares nothing with the command but files and two pip
 
 import os
 import resource
+import select
 import signal
 import sys
 import traceback
@@ -24,7 +25,7 @@ from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_
 from tidemark.runtime.replay.range_start import begin_range
 from tidemark.wire.transaction_map import load_map
 from tidemark_ctl.failure_text import failure_of
-from tidemark_ctl.ranges.chunks import ChunkedOutput
+from tidemark_ctl.ranges.chunks import ChunkedOutput, OutputClosed
 from tidemark_ctl.ranges.messages import RANGE_ORDER, REPORT, WORKER_START, RangeOrder, Report, ReportKind
 from tidemark_ctl.ranges.range_output import chunk_path, print_range
 
@@ -32,13 +33,18 @@ from tidemark_ctl.ranges.range_output import chunk_path, print_range
 class _Worker:
     """One process, its two pipes and its files."""
 
-    def __init__(self, orders: BinaryIO, reports: BinaryIO) -> None:
+    def __init__(self, orders: int, reports: BinaryIO) -> None:
         self._orders = orders
+        self._received = b""  # of an order that has not arrived whole
+        self._lines: list[bytes] = []
         self._reports = reports
-        first = orders.readline()
-        if not first.endswith(b"\n"):
+        first = self._read_line()
+        if first is None:
             sys.exit(ExitCode.UNEXPECTED)  # the command has ended
         started = WORKER_START.read(first)
+        self._output = started.output
+        self._chunks_max = started.chunks_max
+        self._is_next = -1  # the range whose rest may go to the output
         self._request = started.request
         self._folder = Path(started.folder)
         self._free = started.chunks_max
@@ -56,6 +62,8 @@ class _Worker:
         while (order := self._next_order()) is not None:
             try:
                 self._send(self._decode(order))
+            except OutputClosed:
+                self._send(Report(ReportKind.CLOSED, order.number))
             except Exception as error:  # noqa: BLE001 - the command raises it again
                 self._send(_failed(order.number, error))
 
@@ -65,23 +73,41 @@ class _Worker:
                 return None
         return self._waiting.pop(0)
 
+    def _read_line(self) -> bytes | None:
+        """Return the next line; None at the end of the orders."""
+        while not self._lines:
+            content = os.read(self._orders, 1 << 16)
+            if not content:
+                return None
+            *self._lines, self._received = (self._received + content).split(b"\n")
+        return self._lines.pop(0)
+
+    def _has_order(self) -> bool:
+        return bool(self._lines or select.select([self._orders], [], [], 0)[0])
+
     def _read(self) -> bool:
         """Read an order; return whether there was one."""
-        line = self._orders.readline()
-        if not line:
+        line = self._read_line()
+        if line is None:
             return False
         order = RANGE_ORDER.read(line)
-        if order.part is None:
-            self._free += 1
-        else:
+        if order.part is not None:
             self._waiting.append(order)
+        elif order.is_next:
+            self._is_next = order.number
+        else:
+            self._free += 1
         return True
 
-    def _take_chunk(self) -> None:
-        while self._free <= 0:
+    def _begin_output(self, number: int) -> int | None:
+        """Take a chunk; or return the output, if everything before range `number` and all its chunks are printed."""
+        while self._has_order() or self._free <= 0 or (self._is_next == number and self._free < self._chunks_max):
             if not self._read():
                 sys.exit(ExitCode.UNEXPECTED)  # the command has ended
+        if self._is_next == number:
+            return self._output
         self._free -= 1
+        return None
 
     def _send(self, report: Report) -> None:
         self._reports.write(REPORT.write(report) + b"\n")
@@ -94,7 +120,7 @@ class _Worker:
         start = self._start(order.part)
         output = ChunkedOutput(
             lambda chunk: chunk_path(self._folder, number, chunk),
-            self._take_chunk,
+            lambda: self._begin_output(number),
             lambda path: self._send(Report(ReportKind.CHUNK, number, str(path))),
         )
 
@@ -159,10 +185,10 @@ def _failed(number: int, error: Exception) -> Report:
 
 def main() -> None:
     """Run the process."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked while the command starts it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])  # blocked while the command starts it
     keep_freed_memory()
     try:
-        _Worker(sys.stdin.buffer, sys.stdout.buffer).run()
+        _Worker(sys.stdin.fileno(), sys.stdout.buffer).run()
     except BrokenPipeError:
         os._exit(ExitCode.UNEXPECTED)  # the command has ended
 

@@ -468,3 +468,26 @@ def test_a_start_from_a_map_misses_nothing_at_any_lsn(
         assert part is not None
         found = in_ranges(recorded, Format.JSONL, [part], mapped).splitlines()
         assert found == committed_in(everything, from_lsn, kept.transactions.end_lsn).splitlines()
+
+
+def test_an_output_for_appending_and_one_whose_reader_ends_are_written_like_any_other(
+    recorded: RangedServer, tmp_path: Path
+) -> None:
+    words = command("decode", "--state", recorded.root / "state", "--archive", recorded.root / "archive")
+    appended = tmp_path / "appended"
+    with appended.open("ab") as output:
+        subprocess.run([*words, "-j", "2"], stdout=output, env=environment(), check=True)
+    assert appended.read_bytes() == decode(recorded).out
+    with subprocess.Popen(
+        [*words, "-j", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as several:
+        assert several.stdout is not None
+        assert several.stderr is not None
+        several.stdout.read(1)
+        several.stdout.close()
+        assert several.stderr.read() == b""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as one:
+        assert one.stdout is not None
+        one.stdout.read(1)
+        one.stdout.close()
+    assert several.returncode == one.returncode == ExitCode.SUCCESS  # as for `head`

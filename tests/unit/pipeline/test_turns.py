@@ -50,6 +50,15 @@ def test_no_more_threads_compute_than_there_are_turns(at_once: int) -> None:
     assert 0 < most <= at_once
 
 
+def test_a_wait_inside_a_wait_gives_back_nothing_more() -> None:
+    turns = Turns(1)
+    with turns.held():
+        with waiting(), waiting():
+            pass
+        with waiting():
+            pass
+
+
 def test_a_thread_without_turns_waits_for_none() -> None:
     with Turns(1).held():
         pass

@@ -69,21 +69,22 @@ class DeltaLanding:
 
     def land(self, feed: Feed, replayable: Sequence) -> None:
         """Write a portion to log and replica of its tables, and confirm it."""
-        outbox, lake, reader = self._outbox, self._lake, self._settings.reader
+        lake, metrics = self._lake, self._progress.metrics
         check_joins(feed, lake.positions.applied, lake.positions.outbox)
         known = lake.contained if lake.positions.outbox == feed.lake_batch.outbox else NO_SEQUENCE
-        outbox.confirm(reader, known, replayable)
+        with metrics.in_stage(BatchStage.CONFIRM):
+            self._outbox.confirm(self._settings.reader, known, replayable)
         before, were_paused = lake.positions.tables, set(lake.paused)
         self._paused.give_up_oldest(lake)
         self._paused.resume_copied(lake, feed.lake_batch.items)
         self._take_maintenance()
         begun_s = time.monotonic()
         lake.apply(feed.lake_batch)
-        metrics = self._progress.metrics
         metrics.add_stage(BatchStage.RECORD, lake.recording_s)
         metrics.add_stage(BatchStage.WRITE, time.monotonic() - begun_s - lake.recording_s)
         report_changes(self._log, before, lake.positions.tables)
-        self.confirm(replayable)
+        with metrics.in_stage(BatchStage.CONFIRM):
+            self.confirm(replayable)
         self._has_resumed = bool(were_paused - lake.paused.keys())
 
     def end_portion(self) -> None:

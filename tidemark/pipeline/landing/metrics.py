@@ -43,7 +43,8 @@ class BatchStage(StrEnum):
     READ = "read"  # waiting for values of the outbox that are read and decoded
     WRITE = "write"  # logs and replicas
     RECORD = "record"  # `_positions`
-    REPORT = "report"  # the progress, and the confirmation to the outbox
+    CONFIRM = "confirm"  # to the outbox: once before the writes, and once after them
+    REPORT = "report"  # the progress
 
 
 class PipelineMetrics:

@@ -17,6 +17,7 @@ from tidemark.pipeline.lake.files.file_writing import removal, write_file
 from tidemark.pipeline.lake.files.partitions import PartitionValues, divided, parsed
 from tidemark.pipeline.merge.keys import comparable
 from tidemark.pipeline.storage.stores import store_of
+from tidemark.pipeline.storage.turns import waiting
 
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
 FILES_WANTED = 2000  # of a table: opening it costs 6 microseconds for each
@@ -53,8 +54,9 @@ class FileReader:
 
     def columns(self, file: DataFile, names: Sequence[str]) -> pa.Table:
         """Read some columns of all rows."""
-        with self._open(file) as opened:  # it ignores names of columns that it does not have
-            return self._laid_out(opened.read(names, use_threads=False), names, file)
+        with waiting(), self._open(file) as opened:  # it ignores names of columns that it does not have
+            rows = opened.read(names, use_threads=False)
+        return self._laid_out(rows, names, file)
 
     def pieces(self, file: DataFile) -> Iterator[pa.Table]:
         """Read all columns; a large file in pieces of about `PIECE_BYTES`."""
@@ -65,10 +67,14 @@ class FileReader:
                 groups.append(number)
                 group_bytes += opened.metadata.row_group(number).total_byte_size
                 if group_bytes >= PIECE_BYTES:
-                    yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names, file)
+                    with waiting():
+                        rows = opened.read_row_groups(groups, names, use_threads=False)
+                    yield self._laid_out(rows, names, file)
                     groups, group_bytes = [], 0
             if groups:
-                yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names, file)
+                with waiting():
+                    rows = opened.read_row_groups(groups, names, use_threads=False)
+                yield self._laid_out(rows, names, file)
 
     def _open(self, file: DataFile) -> pq.ParquetFile:
         return pq.ParquetFile(self._store.parquet_source(f"{self._uri}/{unquote(file.path)}"))

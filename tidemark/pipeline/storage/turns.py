@@ -52,11 +52,16 @@ class Turns:
 @contextmanager
 def waiting() -> Iterator[None]:
     """Let another thread have the turn of this one, if it has one, while the body waits."""
-    if _HELD.turns is None:
+    turns = _HELD.turns
+    if turns is None:
         yield
-    else:
-        with _HELD.turns.lent():
+        return
+    _HELD.turns = None  # the body may wait again
+    try:
+        with turns.lent():
             yield
+    finally:
+        _HELD.turns = turns
 
 
 def waited_s() -> float:

@@ -18,7 +18,7 @@ from math import inf
 from typing import NamedTuple
 
 from tidemark.decode.transactions.committed_run import commit_times_us
-from tidemark.engine.ports import GroupConsumer, OffsetsConsumer, PoisonConsumer
+from tidemark.engine.ports import GroupConsumer, GroupPart, OffsetsConsumer, PausingConsumer, PoisonConsumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
@@ -36,6 +36,7 @@ from tidemark.model.relation import Relation
 from tidemark.runtime.capture.confirming import Confirming
 from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
+from tidemark.runtime.capture.notices import tell
 from tidemark.runtime.capture.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -87,6 +88,7 @@ class ConsumerTarget:
         """`liveness`: the watch on the consumer; it ends before the consumer. `retry`: how often it may fail."""
         self._consumer = consumer
         self._isolating = consumer if isinstance(consumer, PoisonConsumer) else None
+        self._pausing = consumer if isinstance(consumer, PausingConsumer) else None
         self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
         self._epoch = epoch
@@ -129,6 +131,7 @@ class ConsumerTarget:
             self._rounds.begin({} if added is None else added.by_partition)
         with self._liveness.calling("on_assigned"):
             self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
+        tell(self._consumer, self._store, self._epoch, self._liveness)
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group until the consumer has accepted it and its confirmations are within the bound."""
@@ -193,7 +196,7 @@ class ConsumerTarget:
                 if self._confirming.byte_count > self._unconfirmed_bytes_max:
                     self._confirming.wait(self._unconfirmed_bytes_max)
                 continue
-            refusals += 1
+            refusals = 1 if self._pausing is not None and self._pausing.takes_nothing else refusals + 1
             if refusals > REFUSALS_MAX:
                 raise ConsumerFailed(
                     f"the consumer was offered changes {refusals} times, and neither read nor confirmed any",
@@ -222,7 +225,7 @@ class ConsumerTarget:
         self._retry.succeeded()
         return self._confirm(confirmed) or len(self._waiting) < before
 
-    def _call(self) -> bool | ChangeGroup:
+    def _call(self) -> bool | ChangeGroup | GroupPart:
         with self._liveness.calling("on_events"):
             alive = self._consumer.alive()
             confirmed = alive and self._consumer.on_events(self._draw())
@@ -293,16 +296,19 @@ class ConsumerTarget:
         if upto >= self._parked_upto:
             self._parked_upto = None
 
-    def _confirm(self, answer: bool | ChangeGroup | None) -> bool:  # noqa: FBT001 - the answer of a consumer
+    def _confirm(self, answer: bool | ChangeGroup | GroupPart | None) -> bool:  # noqa: FBT001 - the answer of a consumer
         """Confirm what the consumer's answer names; return whether that is anything."""
         if not answer or not self._accepted:
             return False
         left: list[_Offered] = []
         left_bytes = 0
-        if isinstance(answer, ChangeGroup):
+        if isinstance(answer, ChangeGroup | GroupPart):
             left = self._accepted[self._number(answer) :]
             left_bytes = sum(offered.group.byte_count for offered in left)
         confirmed = self._accepted[: len(self._accepted) - len(left)]
+        if isinstance(answer, GroupPart):
+            confirmed[-1] = confirmed[-1]._replace(group=answer.part)
+            left.insert(0, _Offered(replace(answer.whole, first=answer.part.last.position, byte_count=0)))
         confirmed_bytes = self._unconfirmed_bytes - left_bytes
         self._accepted, self._unconfirmed_bytes = left, left_bytes
         self._confirming.confirm([offered.without_rows() for offered in confirmed], confirmed_bytes)
@@ -313,10 +319,11 @@ class ConsumerTarget:
         first = next(chain(self._accepted, self._waiting), None)
         return None if first is None or first.copying is not None else first.group.first
 
-    def _number(self, answer: ChangeGroup) -> int:
+    def _number(self, answer: ChangeGroup | GroupPart) -> int:
         """Return the number of a group among the accepted ones, from 1."""
+        group = answer.whole if isinstance(answer, GroupPart) else answer
         for number, offered in enumerate(self._accepted, 1):
-            if offered.group is answer:
+            if offered.group is group:
                 return number
         raise ConsumerFailed(
             "the consumer confirmed a group that is confirmed already, or that it has not drawn",

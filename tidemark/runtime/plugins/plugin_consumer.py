@@ -15,6 +15,7 @@ from tidemark.runtime.plugins.consumer import Consumer, DeliveredItem, Delivery
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.serializers.serializer import Serializer
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 
 @dataclass(slots=True)
@@ -59,6 +60,14 @@ class PluginConsumer:
         assert start is not None, "a capture has a start"
         self._position = start.position
         self.plugin.on_assigned(epoch, start.position)
+
+    def on_loss(self, loss: Loss) -> None:
+        """Tell the plug-in of a loss."""
+        self.plugin.on_loss(loss)
+
+    def on_rewind(self, rewind: Rewind) -> None:
+        """Tell the plug-in of a rewind."""
+        self.plugin.on_rewind(rewind)
 
     def on_schema(self, event: SchemaEvent) -> None:
         """Check that the transforms fit the version: each batch has its relation, and needs no more."""
