@@ -35,7 +35,7 @@ from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import Trial, number, ratios, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, Recording, node, record
 from tests.support.servers.postgres import Cluster
-from tidemark import Batch, Engine, Order
+from tidemark import DebeziumJson, Engine, Order, SerializedBatch
 
 WORKLOAD = "insert"
 MASK = "column.mask.with.12.chars=public.narrow.label"
@@ -43,6 +43,7 @@ WORKERS = (1, 2, 4)
 SLEEPING_WORKERS = (1, 2, 4, 8)
 LIVE_WORKERS = 2
 PROGRAM = "scripts.bench.embedding.engine_trial"
+PARTS = ("matrix", "transform", "live")
 QUICK_ROWS = 100_000
 QUICK_ROUNDS = 1
 
@@ -55,12 +56,14 @@ def live_state(state: Path, number: int) -> Path:
 def init_states(dsn: str, database: str, state: Path, rounds: int) -> None:
     """Create the state of the decoder, and one of an engine for each round."""
 
-    def refuse(batch: Batch) -> None:
+    def refuse(batch: SerializedBatch) -> None:
         raise SystemExit(f"rows of {batch.table} before the workload")
 
     init_state(dsn, database, state)
+    settings = {"copy": {"enabled": False}}
     for each in range(rounds):
-        with Engine(dsn, state=live_state(state, each), handler=refuse, settings={"copy": {"enabled": False}}):
+        path = live_state(state, each)
+        with Engine(dsn, state=path, serializer=DebeziumJson(), handler=refuse, settings=settings):
             pass
 
 
@@ -124,18 +127,25 @@ def show(what: str, costs: Mapping[str, Sequence[Cost]], done: int, base: str) -
     return reported
 
 
-def measure(cluster: Cluster, python: Path, folder: Path, rows: int, rounds: int) -> dict[str, object]:
-    """Run everything, and print each table immediately."""
+def measure(
+    cluster: Cluster, python: Path, folder: Path, parts: Sequence[str], rows: int, rounds: int
+) -> dict[str, object]:
+    """Run the parts, and print each table immediately."""
     recording = record(cluster, WORKLOAD, rows, folder, partial(init_states, rounds=rounds))
     matrix, transform = pool_trials(recording)
     reported: dict[str, object] = {}
-    reported["matrix"] = show("precomputed groups to JSON", run_trials(matrix, rounds), rows, next(iter(matrix)))
-    what = f"a transform of {TRANSFORM_S * 1000:.0f} ms, batches"
-    reported["transform"] = show(what, run_trials(transform, rounds), TRANSFORMED_BATCHES, next(iter(transform)))
-    with cluster.connect(WORKLOAD) as session:
-        debezium = Debezium(python, cluster, session, recording, (MASK,))
-        live = run_trials(live_trials(debezium, cluster.dsn(WORKLOAD)), rounds)
-    reported["live"] = show(f"one INSERT of {rows:,} rows from a live server", live, rows, THEIRS)
+    if "matrix" in parts:
+        costs = run_trials(matrix, rounds)
+        reported["matrix"] = show("precomputed groups to JSON", costs, rows, next(iter(matrix)))
+    if "transform" in parts:
+        what = f"a transform of {TRANSFORM_S * 1000:.0f} ms, batches"
+        costs = run_trials(transform, rounds)
+        reported["transform"] = show(what, costs, TRANSFORMED_BATCHES, next(iter(transform)))
+    if "live" in parts:
+        with cluster.connect(WORKLOAD) as session:
+            debezium = Debezium(python, cluster, session, recording, (MASK,))
+            costs = run_trials(live_trials(debezium, cluster.dsn(WORKLOAD)), rounds)
+        reported["live"] = show(f"one INSERT of {rows:,} rows from a live server", costs, rows, THEIRS)
     return reported
 
 
@@ -144,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this one; may come again")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where Debezium is kept (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, {QUICK_ROUNDS} round")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines; the tables go to stderr")
@@ -153,7 +164,7 @@ def main() -> None:
     about = {**machine(), "settings": SETTINGS, "debezium": PACKAGE, "rows": rows, "rounds": rounds}
     python = environment(arguments.cache)
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, node() as cluster:
-        reported = measure(cluster, python, Path(folder), rows, rounds)
+        reported = measure(cluster, python, Path(folder), arguments.part or PARTS, rows, rounds)
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
         json.dump({**about, "took_s": took_s, **reported}, sys.stdout, indent=2)
