@@ -128,10 +128,10 @@ def show(what: str, costs: Mapping[str, Sequence[Cost]], done: int, base: str) -
 
 
 def measure(
-    cluster: Cluster, python: Path, folder: Path, parts: Sequence[str], rows: int, rounds: int
+    cluster: Cluster, python: Path, recording: Recording, parts: Sequence[str], rounds: int
 ) -> dict[str, object]:
     """Run the parts, and print each table immediately."""
-    recording = record(cluster, WORKLOAD, rows, folder, partial(init_states, rounds=rounds))
+    rows = recording.rows
     matrix, transform = pool_trials(recording)
     reported: dict[str, object] = {}
     if "matrix" in parts:
@@ -164,7 +164,8 @@ def main() -> None:
     about = {**machine(), "settings": SETTINGS, "debezium": PACKAGE, "rows": rows, "rounds": rounds}
     python = environment(arguments.cache)
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, node() as cluster:
-        reported = measure(cluster, python, Path(folder), arguments.part or PARTS, rows, rounds)
+        recording = record(cluster, WORKLOAD, rows, Path(folder), partial(init_states, rounds=rounds))
+        reported = measure(cluster, python, recording, arguments.part or PARTS, rounds)
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
         json.dump({**about, "took_s": took_s, **reported}, sys.stdout, indent=2)
