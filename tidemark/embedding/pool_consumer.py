@@ -227,6 +227,8 @@ class PoolConsumer:
     def _due(self) -> ChangeGroup | GroupPart | None:
         """Return the last group of the finished prefix, if it is to be confirmed now."""
         finished = self._pool.settled_units - self._confirmed_units
+        if finished and finished == self._submitted_units - self._confirmed_units:
+            self._poison.settle_silence()
         if not finished or not self._poison.may_confirm:  # NB: in this order, because a handler thread changes both
             return None
         changes_upto = self._pending[finished - 1].changes_upto

@@ -77,6 +77,8 @@ class PluginConsumer:
         """Deliver one group; without one, let the plug-in confirm. Unrecorded poison is not confirmed."""
         group = next(groups, None)
         if group is None:
+            if self._poison is not None:
+                self._poison.settle_silence()
             return self._answered(self._deliver((), self._last_position))
         if self._pending is None or self._pending.group is not group:
             self._transforms.learn(group)
