@@ -33,7 +33,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
             "CopyBoundary",
         ),
     ),
-    ("Consumers", ("Consumer", "Delivery")),
+    ("Consumers", ("Consumer", "Delivery", "Loss", "Rewind")),
     (
         "Transforms",
         (

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from tidemark.transforms.outbox_router import OutboxRouter
     from tidemark.transforms.transform import BadTransform, TableShape, Transform, TransformFailed
     from tidemark.transforms.user_functions import OnBatch, OnRow
+    from tidemark.wire.state.event_logs import Loss, Rewind
 
 __all__ = [
     "ALWAYS",
@@ -90,6 +91,7 @@ __all__ = [
     "IllegalTransition",
     "InternalError",
     "LogicalMessage",
+    "Loss",
     "Mask",
     "NodeUnfit",
     "NodeUnreachable",
@@ -105,6 +107,7 @@ __all__ = [
     "PoisonChange",
     "Position",
     "Rename",
+    "Rewind",
     "RewriteBoundary",
     "Route",
     "SchemaEvent",
@@ -182,6 +185,7 @@ _MODULES = {
         "Transform",
         "TransformFailed",
     ),
+    "wire.state.event_logs": ("Loss", "Rewind"),
     "transforms.user_functions": (
         "OnBatch",
         "OnRow",

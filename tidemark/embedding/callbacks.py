@@ -1,7 +1,7 @@
-"""The callbacks of an application about the life cycle of its engine, and its hook of commit rounds.
+"""The callbacks of an application about the life cycle of its engine and its stream, and its hook of commit rounds.
 
-An error of a callback of the life cycle is logged and stops nothing; one of the hook ends the engine. A thread that is
-in one of them requests a stop, and does not wait for it.
+An error of a callback of the life cycle is logged and stops nothing; one of the hook, or of `on_loss` or `on_rewind`,
+ends the engine. A thread that is in one of them requests a stop, and does not wait for it.
 """
 
 import threading
@@ -13,6 +13,7 @@ from functools import partial
 from tidemark.engine.lifecycle import EngineState, StopStep
 from tidemark.engine.offset_update import OffsetsHook, PartitionOffsets
 from tidemark.io.host.logs import Log, describe_error
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class Callbacks:
     on_stop_step: Callable[[StopStep], None] | None
     on_end: Callable[[BaseException | None], None] | None
     on_signal: Callable[[str], None] | None
+    on_loss: Callable[[Loss], None] | None
+    on_rewind: Callable[[Rewind], None] | None
     hook: OffsetsHook | None
     _passed: set[StopStep] = field(default_factory=set)
     _inside: set[threading.Thread] = field(default_factory=set)
@@ -55,6 +58,14 @@ class Callbacks:
         """Report the end, with the error that ended the engine."""
         if self.on_end is not None:
             self._call("on_end", partial(self.on_end, error))
+
+    def noticed(self, event: Loss | Rewind) -> None:
+        """Tell of a loss or a rewind; raise what the callback raises."""
+        with self._calling():
+            if isinstance(event, Loss) and self.on_loss is not None:
+                self.on_loss(event)
+            if isinstance(event, Rewind) and self.on_rewind is not None:
+                self.on_rewind(event)
 
     @property
     def update_offsets(self) -> OffsetsHook | None:

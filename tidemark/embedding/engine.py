@@ -66,6 +66,7 @@ from tidemark.runtime.seed.initialise import initialise
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import Transform
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 POLL_S = 0.1  # how soon an error ends the engine
 FLUSH_S = 1.0  # for the last position: the application thread asks for it every 0.2 s while something is unconfirmed
@@ -94,6 +95,8 @@ class Engine:
         transforms: Sequence[Transform] = (),
         on_event: Callable[[EngineEvent], None] | None = None,
         update_offsets: Callable[[Mapping[Partition, Position]], Mapping[Partition, Position] | None] | None = None,
+        on_loss: Callable[[Loss], None] | None = None,
+        on_rewind: Callable[[Rewind], None] | None = None,
         on_signal: Callable[[str], None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         on_stop_step: Callable[[StopStep], None] | None = None,
@@ -120,6 +123,7 @@ class Engine:
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
         update_offsets: the hook of commit rounds (`Consumer.update_offsets`), called by the thread that delivers.
+        on_loss, on_rewind: told of changes that were given up, or are not in the node's history (`Consumer.on_loss`).
         on_signal: called with the text of each signal `EngineSignal.CUSTOM`, by the thread of the engine.
         on_state: called after each change of the state, by the thread that made it.
         on_stop_step: called after each step of a stop, and of a start that failed.
@@ -150,7 +154,9 @@ class Engine:
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._on_event = on_event
         self._log = LibraryLog()
-        self._callbacks = Callbacks(self._log, on_state, on_stop_step, on_end, on_signal, update_offsets)
+        self._callbacks = Callbacks(
+            self._log, on_state, on_stop_step, on_end, on_signal, on_loss, on_rewind, update_offsets
+        )
         self._clock = SystemClock()
         self._signals = Signals(self._log)
         self._state = EngineState.CREATED
@@ -289,6 +295,7 @@ class Engine:
             retries=ParkedRetries(context, epoch),
             update_offsets=self._callbacks.update_offsets,
             stop_when=self._stop_when,
+            on_notice=self._callbacks.noticed,
             log=self._log,
         )
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))

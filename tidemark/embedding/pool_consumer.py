@@ -6,7 +6,7 @@ waits for the pool, and what is finished is confirmed whatever the commit policy
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.source_form import event_without_constants, without_constants
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 PoolPart = Batch | PendingBatch | EngineEvent | RetriedChange
 _ONLY_LANE = 0
@@ -68,14 +69,16 @@ class PoolConsumer:
         log: Log,
         update_offsets: OffsetsHook | None = None,
         stop_when: StopWhen | None = None,
+        on_notice: Callable[[Loss | Rewind], None] | None = None,
     ) -> None:
         """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`.
 
         `plans`: of the transforms, if there are any. `processing`: what the handler takes. `poison`, `retries`: what
         becomes of a change that it cannot handle. `update_offsets`: the hook of commit rounds.
-        `stop_when`: where it ends by itself.
+        `stop_when`: where it ends by itself. `on_notice`: told of losses and rewinds.
         """
         self.update_offsets = update_offsets
+        self._on_notice = on_notice
         self.is_paused = False  # set by another thread: no group is taken, and what is finished is confirmed
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
@@ -108,6 +111,18 @@ class PoolConsumer:
         """Keep the fencing token."""
         del partition
         self._epoch, self._last = epoch, start
+
+    def on_loss(self, loss: Loss) -> None:
+        """Tell the application of a loss."""
+        self._notice(loss)
+
+    def on_rewind(self, rewind: Rewind) -> None:
+        """Tell the application of a rewind."""
+        self._notice(rewind)
+
+    def _notice(self, event: Loss | Rewind) -> None:
+        if self._on_notice is not None:
+            self._on_notice(event)
 
     def on_schema(self, event: SchemaEvent) -> None:
         """Check that the transforms fit the version: each batch has its relation, and needs no more."""
@@ -212,6 +227,8 @@ class PoolConsumer:
     def _due(self) -> ChangeGroup | GroupPart | None:
         """Return the last group of the finished prefix, if it is to be confirmed now."""
         finished = self._pool.settled_units - self._confirmed_units
+        if finished and finished == self._submitted_units - self._confirmed_units:
+            self._poison.settle_silence()
         if not finished or not self._poison.may_confirm:  # NB: in this order, because a handler thread changes both
             return None
         changes_upto = self._pending[finished - 1].changes_upto

@@ -67,6 +67,7 @@ class Debezium:
     cluster: Cluster
     session: Session
     recording: Recording
+    properties: tuple[str, ...] = ()  # further ones, as NAME=VALUE
 
     def trial(self) -> Cost:
         """Read the changes through a copy of the slot that precedes them."""
@@ -74,24 +75,29 @@ class Debezium:
         command = [str(self.python), str(ENGINE), "--port", str(self.cluster.port), "--user", SUPERUSER]
         command += ["--database", self.recording.database, "--slot", slot, "--publication", PUBLICATION]
         command += ["--rows", str(self.recording.rows), "--timeout", str(ENGINE_TIMEOUT_S)]
-        with (
-            copied_slot(self.session, source_slot(self.recording.name, PLUGIN), slot),
-            tempfile.TemporaryFile() as reported,
-        ):
-            before_s = self._server_cpu_s()
-            cost = timed(command, reported, ENGINE_TIMEOUT_S + 60)
-            reported.seek(0)
-            said = json.loads(reported.read().splitlines()[-1])
-            if said["rows"] < self.recording.rows:
-                raise SystemExit(f"{THEIRS} gave {said['rows']} of {self.recording.rows} changes")
-            seconds = said["last_s"] - said["first_s"]
-            # The clock starts after the first batch: extrapolate to all events.
-            whole_s = seconds * said["rows"] / max(said["rows"] - said["first_rows"], 1)
-            return Cost(whole_s, cost.cpu_s + self._server_cpu_s() - before_s)
+        command += [part for each in self.properties for part in ("--set", each)]
+        with copied_slot(self.session, source_slot(self.recording.name, PLUGIN), slot):
+            return arrival_cost(THEIRS, command, self.recording.rows, self.cluster)
 
-    def _server_cpu_s(self) -> float:
-        times = psutil.Process(self.cluster.pid).cpu_times()
-        return float(times.children_user + times.children_system)
+
+def arrival_cost(name: str, command: Sequence[str], rows: int, cluster: Cluster) -> Cost:
+    """Run an engine that reports the arrival of its first and last rows; return the cost without its start."""
+    with tempfile.TemporaryFile() as reported:
+        before_s = _server_cpu_s(cluster)
+        cost = timed(command, reported, ENGINE_TIMEOUT_S + 60)
+        reported.seek(0)
+        said = json.loads(reported.read().splitlines()[-1])
+    if said["rows"] < rows:
+        raise SystemExit(f"{name} gave {said['rows']} of {rows} changes")
+    seconds = said["last_s"] - said["first_s"]
+    # The clock starts after the first batch: extrapolate to all events.
+    whole_s = seconds * said["rows"] / max(said["rows"] - said["first_rows"], 1)
+    return Cost(whole_s, cost.cpu_s + _server_cpu_s(cluster) - before_s)
+
+
+def _server_cpu_s(cluster: Cluster) -> float:
+    times = psutil.Process(cluster.pid).cpu_times()
+    return float(times.children_user + times.children_system)
 
 
 def our_trial(recording: Recording, form: str) -> Cost:

@@ -22,7 +22,7 @@ from tests.support.servers.postgres import Cluster, free_port
 from tidemark.io.state.outbox import OutboxReader
 
 DATABASE = "visible"
-KEYS = 100_000  # of a table: at first nearly all upserts insert, later more of them update
+KEYS = 10_000  # of a table, chosen at random: two data files of a replica, which each batch then writes again
 CLIENTS = 4
 DEADLINE_S = 180.0
 FAMILIES = ("server", "sidecar", "driver", "JVM", "Python helpers")
@@ -48,6 +48,7 @@ class CommitLoad:
     commits_a_second: int
     prefix: str
     tables: int
+    keys: int = KEYS
 
     @property
     def names(self) -> list[str]:
@@ -57,7 +58,7 @@ class CommitLoad:
     def script(self) -> str:
         """Return the transaction for pgbench."""
         return (
-            f"\\set t random(1, {self.tables})\n\\set k random(1, {KEYS})\n"
+            f"\\set t random(1, {self.tables})\n\\set k random(1, {self.keys})\n"
             f"INSERT INTO {self.prefix}:t VALUES (:k, 'row :k', 1) "
             "ON CONFLICT (id) DO UPDATE SET count = {0}.count + 1;\n".replace("{0}", f"{self.prefix}:t")
         )

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from scripts.bench.delivery.pipeline_load import (
     DATABASE,
     DEADLINE_S,
     FAMILIES,
+    KEYS,
     CommitLoad,
     RunningPipeline,
     create_tables,
@@ -174,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of each load (default: %(default)s)")
     parser.add_argument("--tables", type=int, help="add a load of 100 commits/s over this many tables")
+    parser.add_argument("--keys", type=int, default=KEYS, help="of each table (default: %(default)s)")
     parser.add_argument("--only", action="append", choices=[load.name for load in LOADS], help="default: each")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SECONDS} s of each load")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -183,9 +186,10 @@ def main() -> None:
     loads = [load for load in LOADS if not given.only or load.name in given.only]
     if given.tables:
         loads.append(CommitLoad(f"{given.tables} tables", 100, "more", given.tables))
+    loads = [replace(load, keys=given.keys) for load in loads]
     warm_s, seconds = (QUICK_WARM_S, QUICK_SECONDS) if given.quick else (WARM_S, given.seconds)
     if FIRST not in loads[0].names:
-        loads.insert(0, LOADS[0])
+        loads.insert(0, replace(LOADS[0], keys=given.keys))
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder:
         found = {**about, **measure(loads, warm_s, seconds, Path(folder))}
     if given.json:

@@ -77,7 +77,10 @@ class ServerCpu:
         self._postmaster = psutil.Process(node.cluster.pid)
         self._own = node.session.info.backend_pid
         self._pids = self._children()
-        self._walsenders = [psutil.Process(pid) for pid in self._streams()]
+        self._walsenders: list[psutil.Process] = []
+        for pid in self._streams():
+            with suppress(psutil.NoSuchProcess):  # a connection of the start that has just ended
+                self._walsenders.append(psutil.Process(pid))
         self._before_s, self._walsenders_before_s = self._total_s(), self._walsenders_s()
 
     def taken_s(self) -> float:

@@ -64,9 +64,10 @@ class PoisonCaptures:
         self.target = target
         self.policy = "park"
         self.bytes_max = BOUND
+        self.silence_s = 3600.0
 
     def poison(self, epoch: Epoch) -> PoisonHandling:
-        config = PoisonConfig(policy=self.policy, in_a_row_max=IN_A_ROW)  # type: ignore[arg-type]
+        config = PoisonConfig(self.policy, in_a_row_max=IN_A_ROW, silence_s=self.silence_s)  # type: ignore[arg-type]
         return PoisonHandling.of(config, CaptureContext(self.store, Metrics("main"), LibraryLog()), epoch)
 
     def begun(self) -> ConsumerTarget:
@@ -138,6 +139,46 @@ def test_a_change_that_fails_is_confirmed_after_the_next_success_and_not_before(
     assert captures.deliver(1, 2, 3, 4)
     assert captures.target.ids == [1, 2, 4], "a change that failed before a stop has another chance"
     assert (captures.confirmed, captures.left_out) == (4, [3])
+
+
+@pytest.mark.feature("P16")
+@pytest.mark.parametrize(
+    ("policy", "silence_s", "is_parked"), [("park", 1e-9, True), ("skip", 1e-9, False), ("park", 0, False)]
+)
+def test_a_change_that_fails_at_the_end_of_a_silent_stream_is_parked_and_never_skipped(
+    captures: PoisonCaptures, policy: str, silence_s: float, *, is_parked: bool
+) -> None:
+    captures.policy, captures.silence_s, captures.target.refuses = policy, silence_s, {2}
+    made = captures.begun()
+    for number in (1, 2):
+        made.deliver(group(100 * number, [batch(100 * number, [number])]))
+    assert captures.left_out == [], "the stream is not silent yet: nothing has polled"
+    assert made.idle() is not is_parked
+    made.close()
+    assert (captures.confirmed, captures.left_out) == ((2, [2]) if is_parked else (1, []))
+
+
+@pytest.mark.feature("P16")
+def test_an_outage_in_a_silent_stream_parks_no_more_changes_than_may_fail_in_a_row(captures: PoisonCaptures) -> None:
+    captures.silence_s = 1e-9
+    made = captures.begun()
+
+    def deliver(*numbers: int) -> None:
+        for number in numbers:
+            made.deliver(group(100 * number, [batch(100 * number, [number])]))
+            made.idle()
+
+    captures.target.is_down = True
+    deliver(1, 2)
+    captures.target.is_down = False
+    deliver(3)  # a success: the count begins again
+    captures.target.is_down = True
+    rest = [*range(4, 4 + IN_A_ROW)]
+    deliver(*rest)
+    with pytest.raises(PoisonRun, match=f"{IN_A_ROW + 1} changes in a row"):
+        deliver(rest[-1] + 1)
+    made.close()
+    assert captures.left_out == [1, 2, *rest], "they are parked, and none is lost"
 
 
 @pytest.mark.feature("P16")

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from tests.integration.capture.test_delivery import DEADLINE_S, new_target
 from tests.support.forged.deliveries import IDENTITY, OWNER, START, group
 from tests.support.forged.groups import position
+from tests.support.plugins.bad_plugins import AcceptingConsumer
 from tests.support.processes.waiting import wait_until
 from tests.unit.embedding.test_six_ways import new_consumer
+from tests.unit.plugins.test_group_transforms import transforms_of
 from tidemark import ALWAYS, CommitPolicy, OffsetsRefused, Order, Partition, Position, every
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import Processing
@@ -34,6 +36,7 @@ from tidemark.model.position import Pointer
 from tidemark.model.position import Sequence as Number
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.liveness import ConsumerRaised
+from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.wire.state.state_keys import ADDED_POSITIONS, DELIVERED
 from tidemark.wire.state.values import Watermark
 
@@ -290,6 +293,21 @@ def test_an_error_of_the_hook_ends_delivery_and_nothing_is_stored(tmp_path: Path
     with pytest.raises(ConsumerRaised):
         delivering.target.close()
     delivering.store.close()
+
+
+@pytest.mark.feature("U07")
+def test_a_plug_in_has_the_hook_if_its_class_has_the_method(tmp_path: Path) -> None:
+    class Hooked(AcceptingConsumer):
+        def update_offsets(self, positions: PartitionOffsets) -> PartitionOffsets:
+            return {**positions, OTHER: position(7)}
+
+    delivering = Delivering(tmp_path, None)
+    with closing(delivering):
+        for plugin, added in ((AcceptingConsumer(), {}), (Hooked(), {OTHER: position(7)})):
+            delivering.begin_with(PluginConsumer(plugin, transforms_of(), None, SystemClock()))
+            delivering.deliver(100)
+            delivering.target.close()
+            assert (delivering.start, delivering.added) == (group(100).last, added)
 
 
 @pytest.mark.feature("U09")

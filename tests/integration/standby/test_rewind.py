@@ -16,6 +16,9 @@ from tests.support.processes.failover import QUICK, Archiver, archiving_node
 from tests.support.servers.diverged_primary import DATABASE, Change, DivergedPrimary, branching, of_archive
 from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
 from tests.support.servers.standby import wait_until_replayed
+from tests.unit.engine.test_poison import batch_at
+from tests.unit.plugins.test_group_transforms import EPOCH
+from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.control import request
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
@@ -24,6 +27,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.model.message_prefix import LOSS_PREFIX, REWIND_PREFIX
 from tidemark.model.mode import Stage
+from tidemark.runtime.plugins.poison_handling import parked_change
 from tidemark.wal.segments import segment_name, segment_of, segment_start
 from tidemark.wire.state.state_keys import DELIVERED, STAGE
 
@@ -193,18 +197,36 @@ def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_reported(
     assert with_copies == ({1} if has_dead_wal else {1, 2})
 
 
+def park_around_the_fork(diverged: DivergedPrimary) -> None:
+    """Park a change before the fork, one behind it, and one of the new branch."""
+    changes = [batch_at(diverged.fork_lsn - 8, 1), batch_at(diverged.fork_lsn, 2), batch_at(diverged.fork_lsn, 3)]
+    parked = [parked_change(each, "KeyError", EPOCH, 5) for each in changes]
+    parked[2] = replace(parked[2], position=replace(parked[2].position, timeline=TimelineId(2)))
+    with StateStore.open(diverged.sidecar.folder) as store, store.transaction(None) as transaction:
+        for change in parked:
+            ParkedTable(transaction).park(change, b"row", MB)
+
+
+def parked_numbers(diverged: DivergedPrimary) -> list[int]:
+    with StateStore.open(diverged.sidecar.folder) as store, store.reading() as transaction:
+        return [each.number for each in ParkedTable(transaction).changes()]
+
+
 def test_a_killed_rewind_leaves_the_old_or_the_new_state_and_a_second_one_completes_it(
     diverged: DivergedPrimary,
 ) -> None:
     deliver_a_dead_branch(diverged)
     write_the_new_branch(diverged.standby)
+    park_around_the_fork(diverged)
     before = diverged.view
     for point in ("rewind-prepared", "write-inside", "write-cleared"):
         assert diverged.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
         assert diverged.view == before, point
+        assert parked_numbers(diverged) == [1, 2, 3]
     diverged.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 2")
     assert diverged.rewind(TIDEMARK_FAILPOINT="rewind-rewound").code == -signal.SIGKILL
     after = diverged.view
+    assert parked_numbers(diverged) == [1, 3], "the dead branch is dropped, in the transaction of the rewind"
     refused(diverged.rewind(), ExitCode.CONFIG, "the node has all changes up to")
     assert diverged.view == after
     resume_capture(diverged, diverged.sidecar)

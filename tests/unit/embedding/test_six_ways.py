@@ -27,6 +27,7 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.position import Pointer
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.transforms.plan import TransformPlans
 
 DEADLINE_S = 60.0
 WORKERS = 2
@@ -120,6 +121,7 @@ def new_consumer(
     *,
     commit: CommitPolicy = ALWAYS,
     update_offsets: OffsetsHook | None = None,
+    plans: TransformPlans | None = None,
 ) -> PoolConsumer:
     context = CaptureContext(store, Metrics("main"), LibraryLog())
     return PoolConsumer(
@@ -130,7 +132,7 @@ def new_consumer(
         bytes_max=1 << 20,
         databases={},
         takes_events=False,
-        plans=None,
+        plans=plans,
         processing=processing,
         poison=poison or PoisonHandling.of(PoisonConfig(), context, EPOCH),
         retries=ParkedRetries(context, EPOCH),

@@ -124,6 +124,11 @@ class ParkedTable:
         found = [each for each in self.changes() if (each.database, each.relation.oid) == (database, relation)]
         return self.discard([each.number for each in found if each.op == COPIED_OP or each.position <= upto])
 
+    def drop_dead(self, first: Position, timeline: TimelineId) -> int:
+        """Delete the changes of a dead branch, copied rows too: [first, ...] of its timeline; return how many."""
+        found = [each for each in self.changes() if each.position.timeline == timeline and each.position >= first]
+        return self.discard([each.number for each in found]) if found else 0
+
     def latest_after(self, confirmed: Position | None, epoch: Epoch) -> Position | None:
         """Return the last position of the stream's changes that were parked before `epoch` and not confirmed."""
         found = [each.position for each in self.changes() if _is_before(each, epoch)]

@@ -140,6 +140,7 @@ class PoisonConfig:
     policy: Literal["fail", "skip", "park"] = "fail"
     parked_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 30)] = 64 << 20
     in_a_row_max: Annotated[int, Meta(ge=1, le=1000)] = 10  # they are kept in memory until the next success
+    silence_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0  # 0: a change is never parked without a success behind it
 
 
 @dataclass(frozen=True)

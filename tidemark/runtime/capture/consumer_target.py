@@ -36,6 +36,7 @@ from tidemark.model.relation import Relation
 from tidemark.runtime.capture.confirming import Confirming
 from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
+from tidemark.runtime.capture.notices import tell
 from tidemark.runtime.capture.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -130,6 +131,7 @@ class ConsumerTarget:
             self._rounds.begin({} if added is None else added.by_partition)
         with self._liveness.calling("on_assigned"):
             self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
+        tell(self._consumer, self._store, self._epoch, self._liveness)
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group until the consumer has accepted it and its confirmations are within the bound."""

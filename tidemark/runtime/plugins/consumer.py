@@ -8,6 +8,7 @@ from tidemark.engine.batch import Batch
 from tidemark.model.change import EngineEvent
 from tidemark.model.position import Epoch, Partition, Position
 from tidemark.serializers.serializer import SerializedBatch
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 DeliveredItem = Batch | SerializedBatch | EngineEvent
 """Changes of rows, or with a serializer their records, and what a stream contains beside them."""
@@ -25,11 +26,11 @@ class Delivery:
 class Consumer(ABC):
     """Receives the changes of a capture in the sidecar, and after a failover in the archiver: at least once, in order.
 
-    One thread makes all calls except `alive`, in the order `on_assigned`, (`on_delivery` | `update_offsets`)...,
-    `on_revoked`, `stop`; a last `update_offsets` may follow `on_revoked`. The parameters of the constructor are the
-    keys of the section `[consumer]` in tidemark.toml, with their types. It keeps them and opens nothing: a daemon also
-    calls it to check the section. `version` names the version in the log and in `cdcctl status`; by default it is that
-    of the package.
+    One thread makes all calls except `alive`: `on_assigned`, (`on_loss` | `on_rewind`)..., (`on_delivery` |
+    `update_offsets`)..., `on_revoked`, `stop`; a last `update_offsets` may follow `on_revoked`. The parameters of the
+    constructor are the keys of the section `[consumer]` in tidemark.toml, with their types. It keeps them and opens
+    nothing: a daemon also calls it to check the section. `version` names the version in the log and in `cdcctl status`;
+    by default it is that of the package.
     """
 
     version = ""
@@ -51,6 +52,19 @@ class Consumer(ABC):
         is called without items, so that it can confirm. After an error it is called again with the same part,
         `deliver.retries_max` times; then `poison.policy` decides. A `tidemark.ConsumerFailed` that it raises is final
         at once.
+        """
+
+    def on_loss(self, loss: Loss) -> None:  # noqa: B027 - optional
+        """Learn that changes were given up (`cdcctl archive repair`): those between `after` and `resumed_lsn`.
+
+        Called once for each loss, after `on_assigned` and before the next change; after an error, or a kill during the
+        call, again at the next start. By default nothing is done.
+        """
+
+    def on_rewind(self, rewind: Rewind) -> None:  # noqa: B027 - optional
+        """Learn that delivered changes are not in the node's history (`cdcctl rewind`): from `fork_lsn` on.
+
+        Called like `on_loss`. A consumer that can removes them; the tables are copied again.
         """
 
     def update_offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position] | None:

@@ -15,6 +15,7 @@ from tidemark.runtime.plugins.consumer import Consumer, DeliveredItem, Delivery
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.serializers.serializer import Serializer
+from tidemark.wire.state.event_logs import Loss, Rewind
 
 
 @dataclass(slots=True)
@@ -60,6 +61,14 @@ class PluginConsumer:
         self._position = start.position
         self.plugin.on_assigned(epoch, start.position)
 
+    def on_loss(self, loss: Loss) -> None:
+        """Tell the plug-in of a loss."""
+        self.plugin.on_loss(loss)
+
+    def on_rewind(self, rewind: Rewind) -> None:
+        """Tell the plug-in of a rewind."""
+        self.plugin.on_rewind(rewind)
+
     def on_schema(self, event: SchemaEvent) -> None:
         """Check that the transforms fit the version: each batch has its relation, and needs no more."""
         self._transforms.check_event(event)
@@ -68,6 +77,8 @@ class PluginConsumer:
         """Deliver one group; without one, let the plug-in confirm. Unrecorded poison is not confirmed."""
         group = next(groups, None)
         if group is None:
+            if self._poison is not None:
+                self._poison.settle_silence()
             return self._answered(self._deliver((), self._last_position))
         if self._pending is None or self._pending.group is not group:
             self._transforms.learn(group)

@@ -79,9 +79,10 @@ class _Suspect:
 class PoisonHandling:
     """The policy for changes that cannot be handled, of one capture. From several threads.
 
-    A change that failed waits for a call of the handler that begins afterwards and succeeds. Only then it is recorded,
-    and its group may be confirmed: an error of the handler's target is otherwise taken for poison, and good changes
-    are lost. After `PoisonRun` nothing is recorded or confirmed, so all of them are delivered again.
+    A change that failed waits for a call of the handler that begins afterwards and succeeds, or for a long silence of
+    the stream. Only then it is recorded, and its group may be confirmed: an error of the handler's target is otherwise
+    taken for poison, and good changes are lost. After `PoisonRun` nothing is recorded or confirmed, so all that wait
+    are delivered again.
     """
 
     def __init__(self, config: PoisonConfig, store: StateStore, epoch: Epoch, *, metrics: Metrics, log: Log) -> None:
@@ -94,6 +95,8 @@ class PoisonHandling:
         self._clock = SystemClock()
         self._waiting: list[_Suspect] = []  # at most `in_a_row_max`
         self._recorded = 0  # since the start
+        self._parked_in_silence = 0  # since the last success: they are in `_recorded`
+        self._failed_s = 0.0  # when the last one failed
         self._is_over = False
         self._lock = threading.Lock()
 
@@ -125,31 +128,53 @@ class PoisonHandling:
 
     def handled(self, found: int) -> None:
         """Record the changes that had failed before a call that succeeded. Raise `ParkedFull`, `PoisonUnrecorded`."""
-        if not self._waiting:
+        if not self._waiting and not self._parked_in_silence:
             return
         with self._lock:
-            count = 0 if self._is_over else max(0, found - self._recorded)
-            for suspect in self._waiting[:count]:
-                try:
-                    with recording(f"{suspect.poison.table} at {suspect.poison.position}"):
-                        self._record(suspect)
-                except ConsumerFailed:
-                    self._is_over = True
-                    raise
-                self._recorded += 1
-                del self._waiting[0]
+            if found >= self._recorded:
+                self._parked_in_silence = 0
+            self._record_first(0 if self._is_over else max(0, found - self._recorded))
+
+    def settle_silence(self) -> None:
+        """Park what waits if nothing has come behind it for `poison.silence_s`; the caller has nothing in hand.
+
+        The confirmed position, and the WAL behind it, otherwise wait for the next change. Nothing is lost if it is the
+        target that is down: parked changes can be handed over again. That is why nothing is skipped here.
+        """
+        if not self._waiting or self.policy is not Poison.PARK or not self._config.silence_s:
+            return
+        with self._lock:
+            if self._is_over or self._clock.monotonic_s() - self._failed_s < self._config.silence_s:
+                return
+            count = len(self._waiting)
+            self._record_first(count)
+            self._parked_in_silence += count
+
+    def _record_first(self, count: int) -> None:
+        """Record so many of those that wait. The caller has the lock."""
+        for suspect in self._waiting[:count]:
+            try:
+                with recording(f"{suspect.poison.table} at {suspect.poison.position}"):
+                    self._record(suspect)
+            except ConsumerFailed:
+                self._is_over = True
+                raise
+            self._recorded += 1
+            del self._waiting[0]
 
     def leave_out(self, poison: Batch, error: Exception) -> None:
         """Leave a change out that failed: it waits for the next success. Raise `PoisonRun`."""
         reason = reason_of(error)
         with self._lock:
-            if self._is_over or len(self._waiting) >= self._config.in_a_row_max:
+            in_a_row = len(self._waiting) + self._parked_in_silence
+            if self._is_over or in_a_row >= self._config.in_a_row_max:
                 self._is_over = True
                 raise PoisonRun(
-                    f"{len(self._waiting) + 1} changes in a row could not be handled, the last one of {poison.table} "
+                    f"{in_a_row + 1} changes in a row could not be handled, the last one of {poison.table} "
                     f"at {poison.position}: {reason}"
                 ) from error
             self._waiting.append(_Suspect(poison, reason, error))
+            self._failed_s = self._clock.monotonic_s()
         failpoints.passed(PoisonPoint.FOUND)
 
     def _record(self, suspect: _Suspect) -> None:

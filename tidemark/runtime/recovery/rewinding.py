@@ -24,6 +24,7 @@ from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
 from tidemark.io.node.node import Node
+from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.config import Config
 from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.state import StateStore
@@ -106,6 +107,7 @@ def _record_rewind(rewind: Rewind, loss: Loss | None, transaction: StateTransact
     # NB: the recorded marker may be on the dead branch; only the number of attempts is kept.
     transaction.put(HAND_OVER, HandOver(attempt=(transaction.get(HAND_OVER) or HandOver()).attempt))
     transaction.record_rewind(rewind)
+    ParkedTable(transaction).drop_dead(Position(rewind.timeline, rewind.fork_lsn, 0), rewind.timeline)
     transaction.put(FINGERPRINT, Fingerprint((transaction.get(FINGERPRINT) or Fingerprint()).selection))
     if loss is not None:
         transaction.record_loss(loss)

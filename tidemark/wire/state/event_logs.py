@@ -82,3 +82,25 @@ class RewindLog:
     def with_one_more(self, rewind: Rewind) -> "RewindLog":
         """Return the log with another rewind; the oldest is dropped above the limit."""
         return RewindLog((*self.kept, rewind)[-EVENTS_KEPT:], self.count + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """How many losses and rewinds a custom consumer was told of."""
+
+    losses: int = 0
+    rewinds: int = 0
+
+
+def untold(losses: LossLog, rewinds: RewindLog, told: Notified) -> tuple[Loss | Rewind, ...]:
+    """Return the events that a consumer was not told of, oldest first; a rewind before the loss that it brought.
+
+    Of more than `EVENTS_KEPT`, only the latest are known. A log that was damaged and forgotten begins again.
+    """
+    events = [*_behind(rewinds.kept, rewinds.count, told.rewinds), *_behind(losses.kept, losses.count, told.losses)]
+    return tuple(sorted(events, key=lambda event: event.at_us))
+
+
+def _behind(kept: "tuple[Loss, ...] | tuple[Rewind, ...]", count: int, told: int) -> "list[Loss | Rewind]":
+    new = count - told if told <= count else count
+    return [*kept[max(0, len(kept) - new) :]]

@@ -4,7 +4,7 @@ from tidemark.model.incarnation import FolderIdentity
 from tidemark.model.mode import Stage
 from tidemark.wire.parked import ParkedLedger, SkipLog
 from tidemark.wire.state.copy_progress import CopyProgress, Fingerprint, Recopies
-from tidemark.wire.state.event_logs import LossLog, RewindLog, SwitchLog
+from tidemark.wire.state.event_logs import LossLog, Notified, RewindLog, SwitchLog
 from tidemark.wire.state.history_index import HistoryIndex, JournalMark
 from tidemark.wire.state.key import DamagePolicy, Key
 from tidemark.wire.state.outbox_ledger import OutboxLedger
@@ -69,6 +69,7 @@ INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
 FOLDER_IDENTITY = Key("place", FolderIdentity, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
+NOTIFIED = Key("notified", Notified, DamagePolicy.FORGET)
 ADDED_POSITIONS = Key("positions", PartitionPositions, DamagePolicy.HALT)
 PLUGINS = Key("plugins", PluginLog, DamagePolicy.HALT)
 PARKED = Key("parked", ParkedLedger, DamagePolicy.DERIVE)
