@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
         entry = self.entries.get(cmd_name)
         if entry is None:
             return None
-        with _loading():
+        with loading():
             found = getattr(import_module(f"tidemark_ctl.commands.{entry.module}"), entry.attribute or cmd_name)
         assert isinstance(found, click.Command), cmd_name
         return found
@@ -84,7 +84,7 @@ class Deferred:
     def load(self) -> Action:
         """Return the action."""
         module, _, name = self._action.partition(".")
-        with _loading():
+        with loading():
             found: Action = getattr(import_module(f"tidemark_ctl.actions.{module}"), name)
         return found
 
@@ -99,7 +99,7 @@ def deferred(action: str) -> Callable[[Callable[[], None]], Deferred]:
 
 
 @contextmanager
-def _loading() -> Iterator[None]:
+def loading() -> Iterator[None]:
     """Load modules with garbage collection disabled: imports create no garbage, and modules stay in memory.
 
     pyarrow loads numpy, whose algebra library starts one thread per processor; Tidemark does not use that library.

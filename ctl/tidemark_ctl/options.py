@@ -52,6 +52,21 @@ state_option = click.option(
     envvar="TIDEMARK_STATE",
     help="The state folder.",
 )
+_PLACE_OPTIONS = (
+    click.option("--state", type=PATH, help="The state folder; without --server the default is TIDEMARK_STATE."),
+    click.option("--server", metavar="ADDRESS", help="In place of --state: the outbox server, grpc+tls://HOST:PORT."),
+    click.option("--token-file", type=PATH, help="The token of the server: a copy of STATE/server.token of its host."),
+    click.option("--tls-roots", type=PATH, help="The certificate (PEM) that signed the server's."),
+)
+
+
+def outbox_options(command: click.decorators.FC) -> click.decorators.FC:
+    """Add the options that name the outbox: a state folder, or a server."""
+    for option in reversed(_PLACE_OPTIONS):
+        command = option(command)
+    return command
+
+
 lake_option = click.option(
     "--lake", type=LAKE, required=True, help="The lake: a folder, or s3://BUCKET/PREFIX in an object store."
 )

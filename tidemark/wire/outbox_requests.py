@@ -7,6 +7,7 @@ from typing import Self
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.json_form import JsonForm
+from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.readers import Reader
 from tidemark.wire.state.values import Beginning, Identity
@@ -32,6 +33,9 @@ class Query(Enum):
     REGISTER = "register"
     CONFIRM = "confirm"
     CHECK_ACTIVE = "check_active"
+    KNOWN_READERS = "known_readers"
+    DROP_READER = "drop_reader"
+    RESUME_READER = "resume_reader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ REQUEST: JsonForm[OutboxRequest] = JsonForm(OutboxRequest)
 FACTS: JsonForm[OutboxFacts] = JsonForm(OutboxFacts)
 PLANNED: JsonForm[Sequence] = JsonForm(int)
 READER_FOUND: JsonForm[Reader | None] = JsonForm(Reader | None)
+KNOWN_READERS: JsonForm[KnownReaders] = JsonForm(KnownReaders)
 BEGINNING_FOUND: JsonForm[Beginning | None] = JsonForm(Beginning | None)
 VALUES: JsonForm[ValuesRequest] = JsonForm(ValuesRequest)
 ERROR: JsonForm[RemoteError] = JsonForm(RemoteError)

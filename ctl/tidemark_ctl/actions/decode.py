@@ -75,21 +75,24 @@ def decode(
         if from_lsn is None and start.from_lsn is not None:
             _report_later_start(archive, start.from_lsn)
         plan = planned(view, folder, segments, start, lsns.to_lsn, jobs=jobs) if jobs > 1 else None
-        with _progress(start, lsns.to_lsn, quiet=as_json) as reached:
-            if plan is not None and len(plan.ranges) > 1:
-                counts = print_ranges(
-                    request,
-                    plan,
-                    segments,
-                    start,
-                    lsns.to_lsn,
-                    jobs=jobs,
-                    own=own,
-                    note=_report,
-                    report_end=_report_end,
-                    reached=reached,
-                )
-            else:
+        progress = _progress(start, lsns.to_lsn, quiet=as_json)
+        if plan is not None and len(plan.ranges) > 1:
+            counts = print_ranges(
+                request,
+                plan,
+                view,
+                folder,
+                archive=segments,
+                start=start,
+                to_lsn=lsns.to_lsn,
+                jobs=jobs,
+                own=own,
+                note=_report,
+                report_end=_report_end,
+                progress=progress,
+            )
+        else:
+            with progress as reached:
                 counts = print_range(
                     request,
                     view.identity.server_major,

@@ -6,7 +6,10 @@ from pathlib import Path
 import click
 
 from tidemark.io.parked.parked_table import ParkedTable
-from tidemark_ctl.actions.reader_changes import changing
+from tidemark.io.state.locking.write_guard import reporting_stuck_writers
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark_ctl.terminal_log import TerminalLog
 
 ParkedAction = Callable[[ParkedTable, Collection[int] | None], int]
 
@@ -25,5 +28,6 @@ def retry_parked(state: Path, numbers: tuple[int, ...], *, every: bool) -> None:
 def _changed(action: ParkedAction, state: Path, numbers: tuple[int, ...], *, every: bool) -> int:
     if every == bool(numbers):
         raise click.UsageError("give the numbers of parked changes, or --all")
-    with changing(state) as transaction:
+    guarded = reporting_stuck_writers(TerminalLog())
+    with StateStore.open(StateFolder(state), guarded=guarded) as store, store.transaction(None) as transaction:
         return action(ParkedTable(transaction), None if every else numbers)

@@ -4,12 +4,12 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.engine.wal_ranges import PlannedRange, plan_ranges, start_from_map
 from tidemark.io.archive.archive import ArchiveFolder
-from tidemark.io.host.disk import replace_file
 from tidemark.io.host.spill import SpillFolder
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -19,13 +19,13 @@ from tidemark.runtime.replay.history_start import HistoryStart
 from tidemark.runtime.replay.offline import cell_bytes_of, ends_early
 from tidemark.runtime.replay.range_start import begin_range
 from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, kept_map, map_wal
-from tidemark.wire.transaction_map import KeptMap, dump_map
+from tidemark.wire.transaction_map import KeptMap
 from tidemark_ctl.output.printing import report_damaged_base
 from tidemark_ctl.ranges.messages import DecodeRequest
-from tidemark_ctl.ranges.pool import RangePool, cleaning_up_at_sigterm
+from tidemark_ctl.ranges.pool import RangePool, chunks_max, cleaning_up_at_sigterm
+from tidemark_ctl.ranges.worker import WorkerStart
 
 RANGES_PER_JOB = 2  # so that a process with cheaper WAL takes over a part of another's; each start costs 0.03 s
-FILE_MODE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +97,26 @@ def _range_by_map(
 def print_ranges(
     request: DecodeRequest,
     plan: RangePlan,
+    view: StateView,
+    folder: StateFolder,
+    *,
     archive: ArchiveFolder,
     start: HistoryStart,
     to_lsn: Lsn | None,
-    *,
     jobs: int,
     own: Path,
     note: Callable[[str], None],
     report_end: Callable[[InvalidWal], None],
-    reached: Callable[[Lsn], None],
+    progress: AbstractContextManager[Callable[[Lsn], None]],
 ) -> dict[str, float]:
     """Print the changes of all ranges in order; return the counts. `own` is the folder for the temporary files."""
     with cleaning_up_at_sigterm():
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = plan.mapped.kept
-        replace_file(own / MAP_FILE, dump_map(KeptMap(replace(kept.transactions, cuts=()), kept.journal)), FILE_MODE)
-        sys.stdout.buffer.flush()
+        sys.stdout.buffer.flush()  # no process has a copy of what is buffered
         asked = replace(request, is_from_lsn=start.from_lsn is not None)
-        pool = RangePool(asked, own, own / MAP_FILE, output=sys.stdout.buffer.fileno())
-        reports = pool.run(plan.ranges, jobs, _ignore if plan.mapped.is_complete else note, reached)
+        started = WorkerStart(asked, folder, view, kept, own, chunks_max(jobs), sys.stdout.buffer.fileno())
+        reports = RangePool(started).run(plan.ranges, jobs, _ignore if plan.mapped.is_complete else note, progress)
     end_lsn = kept.transactions.end_lsn
     if plan.mapped.wal_end is not None:
         report_end(plan.mapped.wal_end)

@@ -1,4 +1,4 @@
-"""The lines of JSON between the command and its decoding processes: orders to standard input, reports from its output.
+"""The lines of JSON between the command and its decoding processes: orders and reports, by two pipes.
 
 Output of the decoder never passes here: it is in chunk files, which a report names, or is written directly.
 """
@@ -23,17 +23,6 @@ class DecodeRequest:
     form: str
     counting: bool
     is_from_lsn: bool = False  # whether the whole output begins at an LSN that was given
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
-    """The first order."""
-
-    request: DecodeRequest
-    map: str  # file with the catalog changes of the map
-    folder: str  # for chunks and for parts of large transactions; the command removes it
-    chunks_max: int  # that may exist at once
-    output: int  # descriptor that the process has inherited, for a range whose turn it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +57,5 @@ class Report:
     counts: dict[str, float] = field(default_factory=dict)
 
 
-WORKER_START: JsonForm[WorkerStart] = JsonForm(WorkerStart)
 RANGE_ORDER: JsonForm[RangeOrder] = JsonForm(RangeOrder)
 REPORT: JsonForm[Report] = JsonForm(Report)

@@ -1,6 +1,5 @@
 """Decodes one range, or everything, and prints it: the same code for one process and for several."""
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -56,11 +55,6 @@ def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
             return oid
     captured = ", ".join(sorted(databases.values()))
     raise ConfigError(f"database {name} is not captured", hint=f"captured databases: {captured}")
-
-
-def worker_command() -> list[str]:
-    """Return the command line of a decoding process."""
-    return [sys.executable, "-m", "tidemark_ctl.ranges.worker"]
 
 
 def chunk_path(folder: Path, number: int, chunk: int) -> Path:

@@ -1,60 +1,67 @@
-"""A decoding process of `cdcctl decode --jobs`: decodes the ranges that it receives, one after another.
+"""What a decoding process of `cdcctl decode --jobs` does: decodes the ranges that it receives, one after another.
 
-It is a new process, which shares nothing with the command but files and two pipes, and ends when the command does.
+It uses what the command had in memory when it was forked, shares two pipes with it, and ends when the command does.
 """
 
 import os
 import resource
 import select
-import signal
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from tidemark.engine.wal_ranges import PlannedRange
 from tidemark.io.archive.archive import ArchiveFolder
-from tidemark.io.host.memory import keep_freed_memory
+from tidemark.io.host.disk import write_all
 from tidemark.io.host.spill import SpillFolder
-from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.range_start import begin_range
-from tidemark.wire.transaction_map import load_map
+from tidemark.wire.transaction_map import KeptMap
 from tidemark_ctl.failure_text import failure_of
 from tidemark_ctl.ranges.chunks import ChunkedOutput, OutputClosed
-from tidemark_ctl.ranges.messages import RANGE_ORDER, REPORT, WORKER_START, RangeOrder, Report, ReportKind
+from tidemark_ctl.ranges.messages import RANGE_ORDER, REPORT, DecodeRequest, RangeOrder, Report, ReportKind
 from tidemark_ctl.ranges.range_output import chunk_path, print_range
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """What a process begins with; the command has read all of it."""
+
+    request: DecodeRequest
+    state: StateFolder
+    view: StateView
+    kept: KeptMap  # for its catalog changes
+    folder: Path  # for chunks and for parts of large transactions; the command removes it
+    chunks_max: int  # that may exist at once
+    output: int  # descriptor of the command's output, for a range whose turn it is
 
 
 class _Worker:
     """One process, its two pipes and its files."""
 
-    def __init__(self, orders: int, reports: BinaryIO) -> None:
+    def __init__(self, started: WorkerStart, orders: int, reports: int) -> None:
         self._orders = orders
         self._received = b""  # of an order that has not arrived whole
         self._lines: list[bytes] = []
         self._reports = reports
-        first = self._read_line()
-        if first is None:
-            sys.exit(ExitCode.UNEXPECTED)  # the command has ended
-        started = WORKER_START.read(first)
         self._output = started.output
         self._chunks_max = started.chunks_max
         self._is_next = -1  # the range whose rest may go to the output
         self._request = started.request
-        self._folder = Path(started.folder)
+        self._folder = started.folder
         self._free = started.chunks_max
         self._waiting: list[RangeOrder] = []
-        state = StateFolder(Path(started.request.state))
-        with StateStore.open(state, read_only=True) as store:
-            self._view = store.view()
-        self._history = state.history
+        self._view = started.view
+        self._history = started.state.history
         self._archive = ArchiveFolder(Path(started.request.archive), of=self._view.identity.system_identifier)
-        self._kept = load_map(Path(started.map).read_bytes(), started.map)
+        self._kept = started.kept
         self._spill = SpillFolder(self._folder / f"spill-{os.getpid()}")
 
     def run(self) -> None:
@@ -110,8 +117,7 @@ class _Worker:
         return None
 
     def _send(self, report: Report) -> None:
-        self._reports.write(REPORT.write(report) + b"\n")
-        self._reports.flush()
+        write_all(self._reports, REPORT.write(report) + b"\n")
 
     def _decode(self, order: RangeOrder) -> Report:
         assert order.part is not None, order
@@ -183,15 +189,9 @@ def _failed(number: int, error: Exception) -> Report:
     return Report(ReportKind.ERROR, number, message, hint, code)
 
 
-def main() -> None:
-    """Run the process."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])  # blocked while the command starts it
-    keep_freed_memory()
+def work(started: WorkerStart, orders: int, reports: int) -> None:
+    """Be a decoding process, until the command closes the pipe of its orders."""
     try:
-        _Worker(sys.stdin.fileno(), sys.stdout.buffer).run()
+        _Worker(started, orders, reports).run()
     except BrokenPipeError:
         os._exit(ExitCode.UNEXPECTED)  # the command has ended
-
-
-if __name__ == "__main__":
-    main()

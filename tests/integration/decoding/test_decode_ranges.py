@@ -54,7 +54,7 @@ ROUNDS = 20
 SESSIONS = 4
 COUNTS = {Format.JSONL: 12, Format.ARROW: 5, Format.DEBEZIUM: 3}  # ranges
 OPEN_SUM = 60  # of a map within narrow bounds
-DISK_BYTES = 128 << 10  # less than the output of a range
+DISK_BYTES = 16 << 10  # less than the first batch of a range
 SEGMENTS_KEPT = 12  # of a trimmed archive: a cell, and two and six segments around it
 EARLY = 8  # number of a cut in the first part of the WAL
 SEGMENTS_PASSED = 5  # one cell of the command and more
@@ -399,10 +399,12 @@ def test_a_terminated_command_ends_its_processes_and_removes_its_files(
 def test_a_full_disk_ends_the_command_with_an_error_and_leaves_nothing(recorded: RangedServer) -> None:
     recorded.state.spill.rmdir()
     with small_disk(recorded.state.spill, DISK_BYTES):
-        done = decode(recorded, "-j", "2")
+        with started(recorded) as command:  # the first range waits for a reader, so the second one needs the disk
+            wait_until(lambda: os.statvfs(recorded.state.spill).f_bfree == 0, "a full disk")
+            _, err = command.communicate()
         assert list(recorded.state.spill.iterdir()) == []
-    assert done.code == ExitCode.STATE
-    message, _ = reported(done.err)
+    assert command.returncode == ExitCode.STATE
+    message, _ = reported(err.decode())
     assert message.startswith(f"cdcctl: no space for {recorded.state.spill}")
 
 

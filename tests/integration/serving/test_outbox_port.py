@@ -1,12 +1,14 @@
 """One suite for both implementations of the port `OutboxPort`: a state folder, and a server over Arrow Flight."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.forged import groups
-from tests.support.servers.outbox_server import TOKEN, outbox_server
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.outbox_server import TOKEN, outbox_server, token_file
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.flight.flight_outbox import FlightOutbox, ranges_of
 from tidemark.io.flight.server_address import ServerAddress
@@ -15,7 +17,7 @@ from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed, ReaderLapsed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.errors import ConfigError, ExitCode, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.secret import Secret
@@ -146,6 +148,58 @@ def test_a_reader_registers_confirms_and_lapses(outbox: OutboxPort, state: Path,
         next(outbox.read(ends[0], ends[1]))
     with pytest.raises(StateError, match="ends at"):
         outbox.plan(Sequence(9999), 1)
+
+
+@pytest.fixture(params=["state", "server"])
+def place(state: Path, request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Return the options of `cdcctl reader` for each place of the outbox."""
+    if request.param == "state":
+        yield ["--state", str(state)]
+        return
+    with outbox_server(state) as (_, url):
+        yield ["--server", url, "--token-file", str(token_file(state.parent))]
+
+
+def test_readers_are_listed_resumed_and_dropped_in_a_state_and_at_a_server(place: list[str], state: Path) -> None:
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        head = outbox.head()
+        outbox.register("lake")
+        outbox.register("query", is_required=False)
+        outbox.confirm("lake", head, head)
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        transaction.apply_confirmations(hold_bytes=1)
+    shown = json.loads(succeeded(cdcctl("reader", "list", "--json", *place)).out)
+    lake, query = shown["readers"]["lake"], shown["readers"]["query"]
+    assert (lake["behind"], lake["required"], lake["lag_s"]) == (0, True, 0.0)
+    assert (query["behind"], query["required"]) == (head, False)
+    assert "values from 1 on are gone" in query["lapsed"]
+    assert shown["damaged"] == []
+    said = succeeded(cdcctl("reader", "resume", "query", *place)).out.decode()
+    assert said == f"reader query continues after value {head}; values 1 to {head} are gone\n"
+    again = cdcctl("reader", "resume", "query", *place)
+    assert (again.code, again.err.count("has not lapsed")) == (ExitCode.STATE, 1)
+    assert succeeded(cdcctl("reader", "drop", "query", "--yes", *place)).out == b"reader query dropped\n"
+    gone = cdcctl("reader", "drop", "query", "--yes", *place)
+    assert (gone.code, gone.err.count("reader 'query' is not registered")) == (ExitCode.STATE, 1)
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        assert outbox.registered("query") is None
+        assert outbox.registered("lake") is not None
+
+
+def test_the_readers_of_a_server_need_its_token_and_one_place(state: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.touch(0o600)
+    wrong.write_bytes(TOKEN[::-1])
+    with outbox_server(state) as (_, url):
+        refused = cdcctl("reader", "list", "--server", url, "--token-file", str(wrong))
+        without = cdcctl("reader", "list", "--server", url)
+        both = cdcctl("reader", "list", "--server", url, "--state", str(state))
+    unreachable = cdcctl("reader", "list", "--server", url, "--token-file", str(wrong))
+    assert (refused.code, refused.err.count("refuses the token")) == (ExitCode.CONFIG, 1)
+    assert (without.code, without.err.count("--token-file")) == (ExitCode.CONFIG, 1)
+    assert (both.code, both.err.count("--state or --server")) == (ExitCode.CONFIG, 1)
+    assert (unreachable.code, unreachable.err.count("does not answer")) == (ExitCode.STATE, 1)
+    assert all("Traceback" not in ended.err for ended in (refused, without, both, unreachable))
 
 
 def test_a_new_state_in_the_folder_is_seen(outbox: OutboxPort, state: Path) -> None:

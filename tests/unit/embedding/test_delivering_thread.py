@@ -89,7 +89,6 @@ def started(
 def test_transforms_and_serializers_run_on_all_workers_at_a_time_and_never_in_the_thread_that_delivers(
     store: StateStore,
 ) -> None:
-    """With a wait of 1 ms in each, W workers therefore finish W batches in it."""
     transformed, serialized = Together(), Together()
 
     def transform(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ from tidemark.wire.outbox_requests import (
     BEGINNING_FOUND,
     FACTS,
     HEADERS_MAX,
+    KNOWN_READERS,
     PLANNED,
     RANGES_MAX,
     READER_FOUND,
@@ -37,6 +38,7 @@ from tidemark.wire.outbox_requests import (
     decode_headers,
 )
 from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.readers import Reader
 from tidemark.wire.state.values import Beginning, Identity
@@ -160,6 +162,18 @@ class FlightOutbox:
     def check_active(self, reader: str) -> None:
         """Raise `ReaderLapsed` if a reader has lapsed."""
         self._all(Query.CHECK_ACTIVE, OutboxRequest(reader=reader))
+
+    def known_readers(self) -> KnownReaders:
+        """Return all readers with their lag by the server's clock."""
+        return KNOWN_READERS.read(self._one(Query.KNOWN_READERS, OutboxRequest()))
+
+    def drop_reader(self, reader: str) -> None:
+        """Remove a reader; raise `UnknownReader`."""
+        self._all(Query.DROP_READER, OutboxRequest(reader=reader))
+
+    def resume_reader(self, reader: str) -> Reader:
+        """Let a lapsed reader continue with the oldest value of the outbox."""
+        return self._reader(Query.RESUME_READER, OutboxRequest(reader=reader))
 
     def _facts(self) -> OutboxFacts:
         """Request the facts; schema versions of another outbox have other relations."""

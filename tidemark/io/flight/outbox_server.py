@@ -20,7 +20,9 @@ from pyarrow import flight
 from tidemark.io.flight.flight_outbox import AUTHORIZATION
 from tidemark.io.flight.remote_errors import ServerBusy, encoded_error
 from tidemark.io.flight.server_metrics import VALUES_KIND, ServerMetrics
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.reader_register import StateReaders
 from tidemark.model.errors import ConfigError, TidemarkError
 from tidemark.model.secret import Secret
 from tidemark.wire.json_form import JsonMismatch
@@ -28,6 +30,7 @@ from tidemark.wire.outbox_requests import (
     BEGINNING_FOUND,
     FACTS,
     HEADERS_MAX,
+    KNOWN_READERS,
     PLANNED,
     RANGES_MAX,
     READER_FOUND,
@@ -206,6 +209,19 @@ def _check_active(outbox: OutboxReader, request: OutboxRequest) -> Iterator[byte
     yield from ()
 
 
+def _known_readers(outbox: OutboxReader, _request: OutboxRequest) -> Iterator[bytes]:
+    yield KNOWN_READERS.write(StateReaders(outbox).known(SystemClock().wall_us()))
+
+
+def _drop_reader(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]:
+    StateReaders(outbox).drop(request.reader)
+    yield from ()
+
+
+def _resume_reader(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]:
+    yield READER_FOUND.write(StateReaders(outbox).resume(request.reader))
+
+
 _ANSWERS: dict[Query, Callable[[OutboxReader, OutboxRequest], Iterator[bytes]]] = {
     Query.FACTS: _facts,
     Query.BEGINNING: _beginning,
@@ -218,6 +234,9 @@ _ANSWERS: dict[Query, Callable[[OutboxReader, OutboxRequest], Iterator[bytes]]] 
     Query.REGISTER: _register,
     Query.CONFIRM: _confirm,
     Query.CHECK_ACTIVE: _check_active,
+    Query.KNOWN_READERS: _known_readers,
+    Query.DROP_READER: _drop_reader,
+    Query.RESUME_READER: _resume_reader,
 }
 """The parts of the answer to each kind of request."""
 

@@ -37,7 +37,10 @@ class TokenRefused(ConfigError):
 class CertificateRefused(ConfigError):
     """The certificate of the outbox server is not valid for this client."""
 
-    hint = "name the certificate that signed it with the option tlsRoots; it must be valid for the host in the address"
+    hint = (
+        "name the certificate that signed it with tlsRoots, or --tls-roots of cdcctl; it must be valid for the host "
+        "in the address"
+    )
 
 
 class CertificateExpired(CertificateRefused):

@@ -53,7 +53,10 @@ class ServerAddress:
         if parts.scheme == PLAIN and not is_loopback(parts.hostname):
             raise BadServerAddress(f"{url!r} would send rows and the token unencrypted to another host")
         if token_file is None:
-            raise BadToken(f"the server at {url} requires a token", hint=f"{_HOW_TO_COPY} with the option tokenFile")
+            raise BadToken(
+                f"the server at {url} requires a token",
+                hint=f"{_HOW_TO_COPY} with tokenFile, or --token-file of cdcctl",
+            )
         return cls(url, read_token(token_file, "the token"), _read_roots(roots_file) if roots_file is not None else b"")
 
 
@@ -78,5 +81,6 @@ def _read_roots(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadServerAddress(
-            f"the certificates {path} cannot be read: {error.strerror}", hint="name a file in PEM with tlsRoots"
+            f"the certificates {path} cannot be read: {error.strerror}",
+            hint="name a file in PEM with tlsRoots, or --tls-roots of cdcctl",
         ) from error

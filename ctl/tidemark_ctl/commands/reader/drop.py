@@ -3,11 +3,11 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import state_option
+from tidemark_ctl.options import outbox_options
 
 
 @click.command("drop")
-@state_option
+@outbox_options
 @click.argument("name")
 @click.confirmation_option(prompt="Values that this reader has not read may then be trimmed. Drop it?")
 @deferred("reader_changes.drop_reader")

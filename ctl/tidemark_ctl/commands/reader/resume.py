@@ -3,11 +3,11 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import state_option
+from tidemark_ctl.options import outbox_options
 
 
 @click.command("resume")
-@state_option
+@outbox_options
 @click.argument("name")
 @deferred("reader_changes.resume_reader")
 def resume_reader() -> None:
