@@ -194,6 +194,7 @@ def test_each_commit_policy_has_as_many_calls_as_transactions_also_in_idle_time(
         lambda _part: None, workers=workers, retries=0, backoff=(0.01, 0.02), log=LibraryLog()
     )
     delivering = Delivering(tmp_path, None)
+    delivering.target.close()
     processing = Processing(False, None, SystemClock())
     consumer = new_consumer(pool, Order.TOTAL, processing, delivering.store, commit=policy, update_offsets=seen.append)
     pool.start()
@@ -245,6 +246,7 @@ def test_an_added_partition_and_a_position_in_the_gap_before_the_next_change_are
             {OTHER: position(7)},
         )
         assert delivering.commits == 1
+        delivering.target.close()
         delivering.begin(lambda positions: {**positions, OTHER: position(8)})
         delivering.deliver(200)
         assert delivering.seen[-1] == {OWN: group(200).last.position, OTHER: position(7)}
@@ -302,6 +304,7 @@ def test_a_plug_in_has_the_hook_if_its_class_has_the_method(tmp_path: Path) -> N
             return {**positions, OTHER: position(7)}
 
     delivering = Delivering(tmp_path, None)
+    delivering.target.close()
     with closing(delivering):
         for plugin, added in ((AcceptingConsumer(), {}), (Hooked(), {OTHER: position(7)})):
             delivering.begin_with(PluginConsumer(plugin, transforms_of(), None, SystemClock()))

@@ -44,6 +44,16 @@ def made(disk: GatedStore) -> Iterator[Confirming[int]]:
         made.close()
 
 
+def confirm_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "confirm"}
+
+
+@pytest.fixture
+def others() -> set[threading.Thread]:
+    """Confirm threads of other tests in this process."""
+    return confirm_threads()
+
+
 def within(seconds: float, made: Confirming[int], bytes_max: int = -1) -> bool:
     """Return whether a wait ends in time."""
     waiter = threading.Thread(target=made.wait, args=(bytes_max,), daemon=True)
@@ -113,7 +123,9 @@ def test_there_is_a_pause_between_two_transactions_unless_a_thread_waits(
     assert disk.stored == [[1], [2, 3], [4]]
 
 
-def test_closing_stores_all_and_ends_the_thread(disk: GatedStore, made: Confirming[int]) -> None:
+def test_closing_stores_all_and_ends_the_thread(
+    disk: GatedStore, made: Confirming[int], others: set[threading.Thread]
+) -> None:
     disk.may_store.clear()
     made.confirm([1], 10)
     made.confirm([2], 10)
@@ -123,7 +135,7 @@ def test_closing_stores_all_and_ends_the_thread(disk: GatedStore, made: Confirmi
     closing.join(DEADLINE_S)
     assert not closing.is_alive()
     assert [number for stored in disk.stored for number in stored] == [1, 2]
-    assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
+    assert confirm_threads() <= others
 
 
 def test_closing_what_never_confirmed_anything_ends_at_once(disk: GatedStore, made: Confirming[int]) -> None:
@@ -132,7 +144,7 @@ def test_closing_what_never_confirmed_anything_ends_at_once(disk: GatedStore, ma
 
 
 def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_polls(
-    disk: GatedStore, made: Confirming[int]
+    disk: GatedStore, made: Confirming[int], others: set[threading.Thread]
 ) -> None:
     made.check()
     disk.errors = [ZeroDivisionError("the disk")]
@@ -141,7 +153,7 @@ def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_polls
         with pytest.raises(ZeroDivisionError, match="the disk"):
             asking()
     assert disk.stored == []
-    assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
+    assert confirm_threads() <= others
 
 
 def test_a_wait_ends_with_the_error_that_occurred_while_more_was_confirmed(
