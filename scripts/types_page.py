@@ -12,10 +12,10 @@ from tidemark.decode.types.arrays import ArrayCodec  # noqa: E402 - found by the
 from tidemark.decode.types.codec import Dialect  # noqa: E402
 from tidemark.decode.types.composites import CompositeCodec  # noqa: E402
 from tidemark.decode.types.encodings import PYTHON_ENCODINGS  # noqa: E402
-from tidemark.decode.types.numeric import DecimalCodec  # noqa: E402
+from tidemark.decode.types.families.numeric import DecimalCodec  # noqa: E402
+from tidemark.decode.types.families.strings import EnumCodec, RawCodec  # noqa: E402
 from tidemark.decode.types.ranges import MultirangeCodec, RangeCodec  # noqa: E402
 from tidemark.decode.types.registry import BUILT_IN, NUMERIC, OF_EXTENSIONS  # noqa: E402
-from tidemark.decode.types.strings import EnumCodec, RawCodec  # noqa: E402
 
 PAGE = ROOT / "docs" / "types.md"
 

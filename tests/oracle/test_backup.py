@@ -18,7 +18,7 @@ from tests.support.servers.postgres import Cluster, StopMode, sql
 from tests.support.servers.servers import ServerMissing
 from tests.support.servers.standby import standby_of, wait_until_replayed
 from tests.support.workloads.random_sessions.crew import storm
-from tidemark.decode.catalog.bootstrap import attribute_layout
+from tidemark.decode.catalog.seeding.bootstrap import attribute_layout
 from tidemark.io.backup.backup import BackupFolder
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

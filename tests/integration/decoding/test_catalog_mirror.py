@@ -16,12 +16,12 @@ from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.servers.servers import MAJORS
 from tests.support.workloads.ddl_script import REWRITES, STEPS
 from tests.support.workloads.random_sessions.crew import storm
-from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
-from tidemark.decode.catalog.interning import Interner
+from tidemark.decode.catalog.descriptions.describe import DescribedRelation, Describer, Incomplete, RowReaders
+from tidemark.decode.catalog.descriptions.interning import Interner
+from tidemark.decode.catalog.descriptions.views import DescriptionCache
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
-from tidemark.decode.catalog.views import DescriptionCache
 from tidemark.model.lsn import FIRST_USER_OID, INVALID_XID, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.rmgr import RM_XACT, xact

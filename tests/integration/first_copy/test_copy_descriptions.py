@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.support.servers.postgres import Cluster, Session, sql
-from tidemark.decode.catalog.seed import merge
+from tidemark.decode.catalog.seeding.seed import merge
 from tidemark.io.node.copy_source import CopySource, TableChanging
 from tidemark.io.node.copy_stream import BlockBounds
 from tidemark.io.node.node import Node

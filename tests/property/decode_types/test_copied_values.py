@@ -14,9 +14,9 @@ from tidemark.decode.arrow.batch_message import BatchMessage, message_form
 from tidemark.decode.copy import copied_lines
 from tidemark.decode.copy.copied_lines import ColumnTarget, CopiedLines, parse_column, put_column
 from tidemark.decode.types.codec import Codec
-from tidemark.decode.types.datetimes import TimestampCodec
-from tidemark.decode.types.numbers import IntegerCodec
-from tidemark.decode.types.numeric import DecimalCodec
+from tidemark.decode.types.families.datetimes import TimestampCodec
+from tidemark.decode.types.families.numbers import IntegerCodec
+from tidemark.decode.types.families.numeric import DecimalCodec
 
 slow_fields = interpreted("tidemark.decode.copy.copy_fields")
 LOOPS = ("fill_instants", "fill_numbers", "fill_texts", "find_fields", "find_nulls")

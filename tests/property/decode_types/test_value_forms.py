@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.forged import tuple_forms as forms
-from tidemark.decode.types.calendar import civil_date, clock_text, date_text, days_of, parse_clock, parse_date
 from tidemark.decode.types.codec import Dialect
-from tidemark.decode.types.float_text import double_text, single_text
-from tidemark.decode.types.json_binary import JsonbCodec
-from tidemark.decode.types.numeric import numeric_text
+from tidemark.decode.types.families.calendar import civil_date, clock_text, date_text, days_of, parse_clock, parse_date
+from tidemark.decode.types.families.float_text import double_text, single_text
+from tidemark.decode.types.families.json_binary import JsonbCodec
+from tidemark.decode.types.families.numeric import numeric_text
 from tidemark.decode.types.registry import codec_for
 
 PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)

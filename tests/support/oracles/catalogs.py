@@ -9,11 +9,11 @@ from psycopg.rows import TupleRow
 
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, sql
-from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_ATTRIBUTE
 from tidemark.decode.catalog.mirror import CatalogMirror, CatalogValue
+from tidemark.decode.catalog.seeding import seed
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.model.lsn import Lsn, Oid, Xid, parse_lsn
 from tidemark.wal.page import Framer, Invalid, RecordBlock

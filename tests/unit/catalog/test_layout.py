@@ -13,7 +13,7 @@ from tidemark.decode.catalog.layout import (
     UnknownCatalogShape,
     data_at,
 )
-from tidemark.decode.catalog.missing import is_from_seed, missing_from_text
+from tidemark.decode.catalog.seeding.missing import is_from_seed, missing_from_text
 from tidemark.model.lsn import Oid, Xid
 
 

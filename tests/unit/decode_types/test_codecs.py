@@ -10,7 +10,7 @@ import pytest
 from tests.support.forged import tuple_forms as forms
 from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.encodings import PYTHON_ENCODINGS, UnsupportedEncoding
-from tidemark.decode.types.numeric import declared_digits
+from tidemark.decode.types.families.numeric import declared_digits
 from tidemark.decode.types.registry import codec_for
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import TypeDescription, TypeKind

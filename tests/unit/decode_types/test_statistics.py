@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import Codec
-from tidemark.decode.types.statistics import DependenciesCodec, DistinctCodec
+from tidemark.decode.types.families.statistics import DependenciesCodec, DistinctCodec
 
 DISTINCT = struct.pack("<IIIdi2hdi3h", 0xA352BFA4, 1, 2, 7.9, 2, 1, 2, -1.0, 3, 1, 2, 3)
 DEPENDENCIES = struct.pack("<IIIdh2hdh3h", 0xB4549A2C, 1, 2, 0.5, 2, 1, 2, 1.0, 3, 1, 3, 2)

@@ -38,7 +38,7 @@ from tidemark.decode.arrow.columns import (
 )
 from tidemark.decode.arrow.text_columns import build_jsonb_text, build_numeric_text
 from tidemark.decode.datum.deforming import OFFSET_MAX, present
-from tidemark.decode.types import strings
+from tidemark.decode.types.families import strings
 
 try:
     import cython

@@ -8,11 +8,11 @@ import pyarrow as pa
 from tidemark.decode.arrow.batch_body import BITS, OFFSETS
 from tidemark.decode.arrow.batch_columns import STEP, ColumnKernel
 from tidemark.decode.types.arrays import ArrayCodec
-from tidemark.decode.types.calendar import EPOCH_2000_DAYS
 from tidemark.decode.types.codec import Codec, ColumnKind, without_escapes
-from tidemark.decode.types.datetimes import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
-from tidemark.decode.types.numeric import DecimalCodec
-from tidemark.decode.types.strings import EnumCodec
+from tidemark.decode.types.families.calendar import EPOCH_2000_DAYS
+from tidemark.decode.types.families.datetimes import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
+from tidemark.decode.types.families.numeric import DecimalCodec
+from tidemark.decode.types.families.strings import EnumCodec
 from tidemark.model.commit_time import USECS_PER_DAY
 
 EPOCH_2000_USECS = EPOCH_2000_DAYS * USECS_PER_DAY

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.deforming import OFFSET_MAX
-from tidemark.decode.types import numeric, strings
+from tidemark.decode.types.families import numeric, strings
 
 try:
     import cython

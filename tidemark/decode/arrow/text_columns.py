@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.types import json_binary, numeric
+from tidemark.decode.types.families import json_binary, numeric
 
 try:
     import cython

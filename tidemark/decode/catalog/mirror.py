@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from tidemark.decode.catalog.dependents import Dependents
-from tidemark.decode.catalog.describe import (
+from tidemark.decode.catalog.descriptions.dependents import Dependents
+from tidemark.decode.catalog.descriptions.describe import (
     Above,
     ClassRow,
     DescribedRelation,
@@ -24,15 +24,15 @@ from tidemark.decode.catalog.describe import (
     Incomplete,
     RowReaders,
 )
+from tidemark.decode.catalog.descriptions.interning import Interner
+from tidemark.decode.catalog.descriptions.views import PrivateView, View
 from tidemark.decode.catalog.heap import format_tid
-from tidemark.decode.catalog.interning import Interner
 from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_CLASS, PG_DATABASE, data_at, name_text
-from tidemark.decode.catalog.missing import is_same_version
 from tidemark.decode.catalog.redo import CatalogDiverged
+from tidemark.decode.catalog.seeding.missing import is_same_version
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
-from tidemark.decode.catalog.views import PrivateView, View
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import REGNAMESPACE, REGTYPE
 from tidemark.model.lsn import FIRST_USER_OID, Lsn, Oid, Xid

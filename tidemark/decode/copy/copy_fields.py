@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.types.calendar import DAYS_FROM_ERA_START
+from tidemark.decode.types.families.calendar import DAYS_FROM_ERA_START
 from tidemark.model.commit_time import SECONDS_PER_DAY, USECS_PER_SECOND
 
 try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tidemark.decode.arrow.text_columns import NO_SPACE
 from tidemark.decode.arrow.text_columns import ODD as NO_VALUE
 from tidemark.decode.datum.deforming import Location
-from tidemark.decode.types import calendar, datetimes
+from tidemark.decode.types.families import calendar, datetimes
 from tidemark.model.commit_time import USECS_PER_DAY, USECS_PER_SECOND
 
 try:

@@ -37,8 +37,8 @@ from tidemark.decode.render.json_columns import (
     strings,
     validity,
 )
-from tidemark.decode.types.calendar import clock_text, parse_clock, parse_zone
-from tidemark.decode.types.intervals import parse_interval
+from tidemark.decode.types.families.calendar import clock_text, parse_clock, parse_zone
+from tidemark.decode.types.families.intervals import parse_interval
 from tidemark.model.commit_time import USECS_PER_DAY, USECS_PER_MILLISECOND, USECS_PER_SECOND
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.model.relation import Column, TypeDescription

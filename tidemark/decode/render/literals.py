@@ -18,12 +18,12 @@ from tidemark.decode.render.datum_text import ODD, TextWay
 from tidemark.decode.render.json_columns import powers
 from tidemark.decode.transactions.object_names import NamesThen
 from tidemark.decode.types.codec import Codec, ColumnKind, Dialect
-from tidemark.decode.types.datetimes import DateCodec, TimestampCodec
+from tidemark.decode.types.families.datetimes import DateCodec, TimestampCodec
+from tidemark.decode.types.families.numbers import BoolCodec, FloatCodec, IntegerCodec
+from tidemark.decode.types.families.numeric import DecimalCodec, NumericCodec
+from tidemark.decode.types.families.strings import ByteaCodec, StringCodec, UuidCodec
 from tidemark.decode.types.identifiers import quote_identifier
-from tidemark.decode.types.numbers import BoolCodec, FloatCodec, IntegerCodec
-from tidemark.decode.types.numeric import DecimalCodec, NumericCodec
 from tidemark.decode.types.registry import column_codec, prints_names
-from tidemark.decode.types.strings import ByteaCodec, StringCodec, UuidCodec
 from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.relation import Column

@@ -3,7 +3,7 @@
 The fields of an interval (`interval day to second`) are not printed. A type of a user prints its name only.
 """
 
-from tidemark.decode.types.numeric import TYPMOD_HEADER
+from tidemark.decode.types.families.numeric import TYPMOD_HEADER
 from tidemark.decode.types.registry import NUMERIC
 from tidemark.model.relation import Column, TypeDescription
 

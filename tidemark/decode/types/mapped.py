@@ -7,11 +7,11 @@ from decimal import Decimal
 import pyarrow as pa
 
 from tidemark.decode.types.codec import ArrowValue, Codec, Dialect, TextCodec
-from tidemark.decode.types.datetimes import DateCodec, TimeCodec, TimestampCodec
-from tidemark.decode.types.intervals import IntervalCodec, IntervalIsoCodec, IntervalUsecsCodec
-from tidemark.decode.types.numbers import MoneyCodec
-from tidemark.decode.types.numeric import DecimalCodec, NumericCodec, declared_digits
-from tidemark.decode.types.strings import ByteaCodec
+from tidemark.decode.types.families.datetimes import DateCodec, TimeCodec, TimestampCodec
+from tidemark.decode.types.families.intervals import IntervalCodec, IntervalIsoCodec, IntervalUsecsCodec
+from tidemark.decode.types.families.numbers import MoneyCodec
+from tidemark.decode.types.families.numeric import DecimalCodec, NumericCodec, declared_digits
+from tidemark.decode.types.families.strings import ByteaCodec
 from tidemark.model.commit_time import USECS_PER_MILLISECOND
 from tidemark.model.mapping import Binary, Decimals, Intervals, OutOfRange, TimePrecision
 

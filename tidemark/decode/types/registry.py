@@ -13,13 +13,34 @@ from tidemark.decode.datum.varlena import VARLENA
 from tidemark.decode.types.arrays import ArrayCodec, CatalogVectorCodec
 from tidemark.decode.types.codec import Codec, ColumnKind, Dialect, without_escapes
 from tidemark.decode.types.composites import CompositeCodec
-from tidemark.decode.types.datetimes import TimetzCodec
-from tidemark.decode.types.extensions import CubeCodec, HstoreCodec, LtreeCodec
-from tidemark.decode.types.geometric import CircleCodec, FixedShapeCodec, LineCodec, PathCodec, PolygonCodec
-from tidemark.decode.types.inet import InetCodec, MacAddressCodec
-from tidemark.decode.types.internals import CatalogNameCodec, LsnCodec, ObjectNameCodec, SnapshotCodec, TidCodec
-from tidemark.decode.types.json_binary import JsonbCodec
-from tidemark.decode.types.json_path import JsonPathCodec
+from tidemark.decode.types.families.datetimes import TimetzCodec
+from tidemark.decode.types.families.extensions import CubeCodec, HstoreCodec, LtreeCodec
+from tidemark.decode.types.families.geometric import CircleCodec, FixedShapeCodec, LineCodec, PathCodec, PolygonCodec
+from tidemark.decode.types.families.inet import InetCodec, MacAddressCodec
+from tidemark.decode.types.families.internals import (
+    CatalogNameCodec,
+    LsnCodec,
+    ObjectNameCodec,
+    SnapshotCodec,
+    TidCodec,
+)
+from tidemark.decode.types.families.json_binary import JsonbCodec
+from tidemark.decode.types.families.json_path import JsonPathCodec
+from tidemark.decode.types.families.numbers import BoolCodec, FloatCodec, IntegerCodec, Xid8Codec
+from tidemark.decode.types.families.postgis import GeometryCodec
+from tidemark.decode.types.families.statistics import DependenciesCodec, DistinctCodec
+from tidemark.decode.types.families.strings import (
+    BitsCodec,
+    CharCodec,
+    EnumCodec,
+    NameCodec,
+    RawCodec,
+    StringCodec,
+    UuidCodec,
+)
+from tidemark.decode.types.families.text_search import TsqueryCodec, TsvectorCodec
+from tidemark.decode.types.families.vectors import SparseVectorCodec, VectorCodec
+from tidemark.decode.types.families.xml_text import XmlCodec
 from tidemark.decode.types.mapped import (
     bytea_codec,
     date_codec,
@@ -29,22 +50,7 @@ from tidemark.decode.types.mapped import (
     time_codec,
     timestamp_codec,
 )
-from tidemark.decode.types.numbers import BoolCodec, FloatCodec, IntegerCodec, Xid8Codec
-from tidemark.decode.types.postgis import GeometryCodec
 from tidemark.decode.types.ranges import MultirangeCodec, RangeCodec
-from tidemark.decode.types.statistics import DependenciesCodec, DistinctCodec
-from tidemark.decode.types.strings import (
-    BitsCodec,
-    CharCodec,
-    EnumCodec,
-    NameCodec,
-    RawCodec,
-    StringCodec,
-    UuidCodec,
-)
-from tidemark.decode.types.text_search import TsqueryCodec, TsvectorCodec
-from tidemark.decode.types.vectors import SparseVectorCodec, VectorCodec
-from tidemark.decode.types.xml_text import XmlCodec
 from tidemark.model.lsn import FIRST_USER_OID, Oid
 from tidemark.model.relation import Column, TypeDescription, TypeKind
 

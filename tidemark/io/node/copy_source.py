@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from psycopg import sql
 
-from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.seeding import seed
 from tidemark.decode.types.codec import Dialect, without_escapes
 from tidemark.decode.types.registry import holds_oids
 from tidemark.io.node.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks

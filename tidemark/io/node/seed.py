@@ -1,4 +1,4 @@
-"""The SQL of a seed: queries one database for the input of `tidemark.decode.catalog.seed`.
+"""The SQL of a seed: queries one database for the input of `tidemark.decode.catalog.seeding.seed`.
 
 That module and `runtime.seed.seeding` define the order. Catalogs are copied under one snapshot, as binary COPY data:
 nothing is parsed here.
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.seeding import seed
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.io.node.node import Node
 from tidemark.model.errors import NodeUnfit

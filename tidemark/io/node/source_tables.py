@@ -8,7 +8,7 @@ it, since an index that was created and dropped changes no other row: the stamp 
 
 from dataclasses import dataclass
 
-from tidemark.decode.catalog.seed import TYPE_PARTS
+from tidemark.decode.catalog.seeding.seed import TYPE_PARTS
 from tidemark.decode.types.codec import Dialect
 from tidemark.io.node.named_relations import ANCESTOR_NAMES, ANCESTORS, NAMES
 from tidemark.io.node.node import Node

@@ -9,9 +9,9 @@ FILE_COPY cannot be followed, and that is reported when one is created.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.new_databases import CopiedFiles, mirror_of
+from tidemark.decode.catalog.seeding import seed
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.io.node.node import Node
 from tidemark.io.node.seed import Answers, FileRows, SeedSession

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tidemark.decode.catalog import page_seed, seed
-from tidemark.decode.catalog.bootstrap import columns_of
-from tidemark.decode.catalog.commit_log import CommitLog
 from tidemark.decode.catalog.heap import COMMITTED_SNAPSHOT, CatalogHeap
 from tidemark.decode.catalog.layout import (
     HALF_DROPPED,
@@ -23,6 +20,9 @@ from tidemark.decode.catalog.layout import (
     data_at,
     name_text,
 )
+from tidemark.decode.catalog.seeding import page_seed, seed
+from tidemark.decode.catalog.seeding.bootstrap import columns_of
+from tidemark.decode.catalog.seeding.commit_log import CommitLog
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.decode.types.encodings import SERVER_ENCODINGS
 from tidemark.io.archive.archive import ArchiveFolder

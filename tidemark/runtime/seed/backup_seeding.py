@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from tidemark.decode.catalog import page_seed, seed
-from tidemark.decode.catalog.commit_log import CommitLog, Multixacts
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.layout import PG_DATABASE
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.record_filter import RecordFilter
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
+from tidemark.decode.catalog.seeding import page_seed, seed
+from tidemark.decode.catalog.seeding.commit_log import CommitLog, Multixacts
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import BackupFolder

@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.record_filter import RecordFilter
 from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.seeding import seed
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.io.node.node import Blocker, Node, NodeFacts, RedoPoint

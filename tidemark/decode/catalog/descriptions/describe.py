@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sys import intern
 from typing import NamedTuple, Protocol
 
-from tidemark.decode.catalog.interning import Interner
+from tidemark.decode.catalog.descriptions.interning import Interner
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
     PG_CLASS,

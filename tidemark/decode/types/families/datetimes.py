@@ -9,7 +9,8 @@ import struct
 
 import pyarrow as pa
 
-from tidemark.decode.types.calendar import (
+from tidemark.decode.types.codec import ArrowValue, Codec, ColumnKind, TextCodec, unpack_exactly
+from tidemark.decode.types.families.calendar import (
     EPOCH_2000_DAYS,
     clock_text,
     date_text,
@@ -19,7 +20,6 @@ from tidemark.decode.types.calendar import (
     parse_zone,
     zone_text,
 )
-from tidemark.decode.types.codec import ArrowValue, Codec, ColumnKind, TextCodec, unpack_exactly
 from tidemark.model.commit_time import USECS_PER_DAY
 
 DATE_INFINITY = 0x7FFFFFFF  # DATEVAL_NOEND

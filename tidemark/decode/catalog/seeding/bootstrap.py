@@ -14,7 +14,7 @@ from tidemark.decode.catalog.layout import (
     data_at,
     name_text,
 )
-from tidemark.decode.catalog.seed import ColumnRow
+from tidemark.decode.catalog.seeding.seed import ColumnRow
 from tidemark.model.lsn import Oid
 from tidemark.wal.data_directory import BackupUnusable, directory_format
 from tidemark.wal.rmgr import heap

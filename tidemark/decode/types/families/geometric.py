@@ -4,7 +4,7 @@ import struct
 
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import TextCodec
-from tidemark.decode.types.float_text import double_text
+from tidemark.decode.types.families.float_text import double_text
 
 FLOAT_BYTES = 8
 POINT_BYTES = 2 * FLOAT_BYTES

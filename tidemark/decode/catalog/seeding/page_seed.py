@@ -10,10 +10,10 @@ already, in a later version.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tidemark.decode.catalog.commit_log import CommitLog, Multixacts
 from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.layout import PG_CLASS, data_at
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.seeding.commit_log import CommitLog, Multixacts
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.model.lsn import INVALID_OID, BlockNumber, Oid, Xid
 from tidemark.model.relation import RelFileLocator

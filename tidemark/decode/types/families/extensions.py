@@ -4,7 +4,7 @@ import struct
 
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import Dialect, TextCodec
-from tidemark.decode.types.geometric import FLOAT_BYTES, float_texts
+from tidemark.decode.types.families.geometric import FLOAT_BYTES, float_texts
 
 HSTORE_CURRENT = 0x80000000  # HS_FLAG_NEWVERSION: all values not written by 8.4
 HSTORE_COUNT_MASK = 0x0FFFFFFF

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import ArrowValue, Codec, ColumnKind, unpack_exactly
-from tidemark.decode.types.float_text import double_text, single_text
+from tidemark.decode.types.families.float_text import double_text, single_text
 
 XID8_DIGITS = 20  # 2 ** 64 - 1 has 20
 MONEY_DIGITS = 19  # 2 ** 63 has 19

@@ -8,7 +8,7 @@ import struct
 
 from tidemark.decode.datum.varlena import BadDatum, inline_payload
 from tidemark.decode.types.codec import ColumnKind, Dialect, TextCodec
-from tidemark.decode.types.numeric import numeric_text
+from tidemark.decode.types.families.numeric import numeric_text
 
 COUNT_MASK = 0x0FFFFFFF
 FORM_SHIFT = 28

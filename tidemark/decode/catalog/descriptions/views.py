@@ -7,7 +7,12 @@ objects. An object that does not exist, or is incomplete, is not cached: looking
 from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
-from tidemark.decode.catalog.describe import DescribedName, DescribedRelation, DescribedType, DescribedTypes
+from tidemark.decode.catalog.descriptions.describe import (
+    DescribedName,
+    DescribedRelation,
+    DescribedType,
+    DescribedTypes,
+)
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.model.lsn import Oid

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import ArrowValue, Codec, TextCodec
-from tidemark.decode.types.float_text import single_text
+from tidemark.decode.types.families.float_text import single_text
 
 _HEAD = struct.Struct("<hh")  # dimensions, unused
 _SPARSE_HEAD = struct.Struct("<iii")  # dimensions, stored elements, unused

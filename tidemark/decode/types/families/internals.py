@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import ArrowValue, ColumnKind, Dialect, ObjectNames, TextCodec, unpack_exactly
-from tidemark.decode.types.numbers import IntegerCodec
+from tidemark.decode.types.families.numbers import IntegerCodec
 from tidemark.model.lsn import Oid
 
 _TID = struct.Struct("<HHH")  # BlockIdData's two halves, the high one first; offset

@@ -9,8 +9,8 @@ from enum import IntEnum
 
 from tidemark.decode.datum.varlena import BadDatum, datum_length, inline_payload
 from tidemark.decode.types.codec import Dialect, TextCodec
-from tidemark.decode.types.json_binary import quoted
-from tidemark.decode.types.numeric import numeric_text
+from tidemark.decode.types.families.json_binary import quoted
+from tidemark.decode.types.families.numeric import numeric_text
 
 LAX = 0x80000000
 ITEMS_AT = 4  # after version and flags

@@ -34,8 +34,8 @@ from tidemark.decode.catalog.layout import (
     CatalogLayout,
 )
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.decode.catalog.missing import missing_from_oid, missing_from_text
 from tidemark.decode.catalog.packed_rows import Tid
+from tidemark.decode.catalog.seeding.missing import missing_from_oid, missing_from_text
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.model.errors import InternalError

@@ -1,0 +1,1 @@
+"""Descriptions of relations and types, made from the rows of the catalogs."""

@@ -1,0 +1,1 @@
+"""The first filling of a mirror: by SELECTs, or from the pages of a base backup."""

@@ -1,0 +1,1 @@
+"""The codecs of the type families, one module for each."""
