@@ -6,6 +6,7 @@ import click
 from tidemark_ctl.main import cdcctl
 
 WORDS = {
+    "ADDRESS",
     "BOOLEAN",
     "DSN",
     "FLOAT",
