@@ -142,9 +142,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedServer:
                     sql(spanning, "UPDATE slow SET note = 'long done' WHERE id = 1")
                     spanning.commit()
                     cluster.sql(f"COMMIT PREPARED '{GID}'", "app")
-                before = len(saved_bases(state))
+                done = current_lsn(cluster)
                 move_on(cluster)
-                sidecar.wait_for(partial(more_bases_than, state, before), "a catalog base")
+                sidecar.wait_for(partial(has_base_after, state, done), "a catalog base")
             assert sidecar.stop() == ExitCode.SUCCESS
         # From here on no capture runs: there are no bases and no journal, only the archive.
         work(cluster, 4)
@@ -157,8 +157,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedServer:
     return RecordedServer(state, archive, pieces, saved_bases(state))
 
 
-def more_bases_than(state: Path, count: int) -> bool:
-    return len(saved_bases(state)) > count
+def current_lsn(cluster: Cluster) -> Lsn:
+    return parse_lsn(cluster.sql("SELECT pg_current_wal_insert_lsn()")[0][0])
+
+
+def has_base_after(state: Path, lsn: Lsn) -> bool:
+    return any(base > lsn for base in saved_bases(state))
 
 
 def saved_bases(state: Path) -> list[Lsn]:

@@ -334,6 +334,7 @@ def test_a_map_is_within_its_bounds_and_leaves_no_other_file(
     assert len(bounded.cuts) >= len(found.cuts) // 3
 
 
+@pytest.mark.feature("N24")
 def test_the_command_prints_the_same_with_several_processes(recorded: RangedServer) -> None:
     one, several = (succeeded(decode(recorded, *jobs)) for jobs in ((), ("--jobs", "2")))
     assert several.out == one.out

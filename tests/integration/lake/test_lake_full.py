@@ -28,7 +28,8 @@ def error_of(fed: ScriptedLake) -> LakeFull | None:
 def test_a_disk_that_is_full_at_any_write_is_reported_as_full_and_the_batch_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: the disk is full for one at a time
+    for name in ("TARGETS_AT_ONCE", "SMALL_TARGETS_AT_ONCE"):
+        monkeypatch.setattr(sinks, name, 1)  # one after the other: the disk is full for one at a time
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         fed, full = ScriptedLake(disk.root / "lake"), set[str]()
         for blocks in range(BLOCKS_MAX):

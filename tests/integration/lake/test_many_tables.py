@@ -62,7 +62,6 @@ class ChangingTables:
         self._lake.apply(batch(items))
 
 
-@pytest.mark.feature("L11")
 def test_each_further_changed_table_costs_a_bounded_number_of_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +93,6 @@ def test_each_further_changed_table_costs_a_bounded_number_of_calls(
     assert each["os.link"] == LINKED_MAX, each
 
 
-@pytest.mark.feature("L11")
 def test_tables_of_a_batch_wait_for_the_disk_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = ChangingTables(tmp_path, FEW)
     tables.change_all()

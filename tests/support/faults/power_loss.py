@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
+
 
 class Unsynced(Enum):
     """What becomes of files that were not synced."""
 
     MISSING = "missing"
     EMPTY = "empty"  # the folders were written to disk before the contents of their files
+    ONLY_LOGS_WRITTEN = "only logs written"  # as EMPTY, but the contents of the logs of Delta tables were written
 
 
 class SyncedDisk:
@@ -27,15 +30,18 @@ class SyncedDisk:
         self._contents: dict[int, bytes] = {}
         self._entries: dict[Path, list[str]] = {}
         self._inodes: dict[Path, int] = {}
+        self.before_sync: Callable[[Path], None] = lambda _path: None  # called before anything of a path is durable
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, self._recording(getattr(os, name)))
 
     def _recording(self, sync: Callable[[int], None]) -> Callable[[int], None]:
         def record(descriptor: int) -> None:
-            sync(descriptor)
             path = Path(f"/proc/self/fd/{descriptor}").readlink()
             if self._root not in (path, *path.parents):
+                sync(descriptor)
                 return
+            self.before_sync(path)
+            sync(descriptor)
             if path.is_dir():
                 names = [entry.name for entry in path.iterdir()]
                 self._entries[path] = names
@@ -53,12 +59,15 @@ class SyncedDisk:
     def _copy(self, folder: Path, target: Path, unsynced: Unsynced) -> None:
         target.mkdir(parents=True)
         names = set(self._entries.get(folder, ()))
-        if unsynced is Unsynced.EMPTY and folder.exists():
+        if unsynced is not Unsynced.MISSING and folder.exists():
             names |= {entry.name for entry in folder.iterdir()}
         for name in names:
             path = folder / name
             if path.is_dir():
                 self._copy(path, target / name, unsynced)
+                continue
+            if unsynced is Unsynced.ONLY_LOGS_WRITTEN and folder.name == LOG_FOLDER and path.exists():
+                (target / name).write_bytes(path.read_bytes())
                 continue
             inode = path.stat().st_ino if path.exists() else self._inodes[path]
             (target / name).write_bytes(self._contents.get(inode, b""))

@@ -13,7 +13,6 @@ from tidemark.pipeline.driver.helper_python import helper_python
 PRINT = "import pyspark, sys; print(pyspark.__file__); print(sys.executable); print(sys.argv[1:])"
 
 
-@pytest.mark.feature("L11")
 def test_a_helper_imports_pyspark_with_its_byte_code(tmp_path: Path) -> None:
     installed = Path(pyspark.__file__).parent
     zipped = installed / "python" / "lib" / "pyspark.zip"

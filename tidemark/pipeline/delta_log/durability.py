@@ -46,7 +46,7 @@ def sync_commit(uri: str, version: int) -> None:
         return
     store, path = store_of(uri), commit_path(uri, version)
     with suppress(FileNotFoundError):
-        sync_data_files(uri, _added_files(uri, version))
+        sync_data_files(uri, [name for name, _ in added_files(uri, version) if store.exists(f"{uri}/{unquote(name)}")])
         store.sync_files([path])
         sync_log(uri)
         if not version:
@@ -69,13 +69,16 @@ def sync_checkpoint(uri: str, version: int) -> None:
         store.sync_folder(folder)
 
 
-def _added_files(uri: str, version: int) -> Sequence[str]:
-    """Return the data files of the table's own folder that a commit adds; none if its actions cannot be read."""
-    store, found = store_of(uri), []
-    with suppress(ValueError):
-        for line in store.read(commit_path(uri, version)).decode().split("\n"):
-            action = json.loads(line) if line.startswith('{"add"') else {}
-            name = action["add"]["path"] if action else ""
-            if name and "://" not in name and store.exists(f"{uri}/{unquote(name)}"):
-                found.append(name)
+def added_files(uri: str, version: int) -> Sequence[tuple[str, int]]:
+    """Return name and size in bytes of the files in the table's own folder that a commit adds.
+
+    A name is a path as in the log. There are none if the actions cannot be read; raises `FileNotFoundError`.
+    """
+    found = []
+    with suppress(ValueError, KeyError):
+        for line in store_of(uri).read(commit_path(uri, version)).decode().split("\n"):
+            action = json.loads(line)["add"] if line.startswith('{"add"') else {}
+            name = action.get("path", "")
+            if name and "://" not in name:
+                found.append((name, int(action["size"])))
     return found

@@ -47,6 +47,7 @@ REMOVED_MAX = 1000  # files removed: 15 ms of CPU
 FILES_PER_COMMIT = 2  # at most: the commit, and a checkpoint
 LAST_CHECKPOINT = "_last_checkpoint"
 _FILE = re.compile(r"(\d{20})\.(?:json(?:#\d+)?|crc|checkpoint\.parquet|(\d{20})\.compacted\.json)")
+_COMMIT_FILE = re.compile(r"\d{20}\.json")
 _CHECKPOINT, _CHECKPOINT_FILE = "{:020}.checkpoint.parquet", re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
@@ -189,6 +190,11 @@ def _below(files: Iterable[StoredFile], base: int) -> Iterator[StoredFile]:
         found = _FILE.fullmatch(file.name)
         if found is not None and int(found[2] or found[1]) < base:
             yield file
+
+
+def commit_version(name: str) -> int | None:
+    """Return the version of the commit in a file of a commit log; None for other files."""
+    return int(name[:20]) if _COMMIT_FILE.fullmatch(name) else None
 
 
 def last_checkpoint(path: str) -> int | None:

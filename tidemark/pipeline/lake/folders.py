@@ -128,7 +128,7 @@ class LakeFolders:
         """Return whether there are Delta tables in a folder, and none is of the table `of` of this capture.
 
         Its own ones come from a batch that ended before its positions were written. A commit log without a commit is
-        no table: a full disk leaves one, which the next attempt uses.
+        no table: a full disk leaves one, or a loss of power one whose commit is empty; the next attempt uses it.
         """
         uri = f"{self._root}/{folder}"
         found = [name for name in store_of(uri).folders(uri) if _has_commits(f"{uri}/{name}")]
@@ -143,8 +143,9 @@ class LakeFolders:
 
 
 def _has_commits(uri: str) -> bool:
+    store, log = store_of(uri), f"{uri}/{LOG_FOLDER}"
     try:
-        return any(file.name.endswith(".json") for file in store_of(uri).files(f"{uri}/{LOG_FOLDER}"))
+        return any(file.name.endswith(".json") and store.size(f"{log}/{file.name}") for file in store.files(log))
     except (FileNotFoundError, NotADirectoryError):
         return False
 

@@ -15,6 +15,7 @@ from tidemark.pipeline.delta_log.commits import has_commit, log_stamp
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_properties import NO_PROPERTIES
+from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.storage.stores import store_of
 
 KEPT_MAX = 2048  # a log and a replica of 1,000 tables; each needs 0.03 MB, and 0.7 MB with 2,000 files
@@ -42,7 +43,7 @@ class KeptTables:
         ):
             table.begin_batch(properties)
             return table
-        return LakeTable(uri, app, recorded, properties=properties, checkpoint_every=CHECKPOINT_BEHIND)
+        return writable_table(uri, app, recorded, properties=properties, checkpoint_every=CHECKPOINT_BEHIND)
 
     def keep(self, table: LakeTable) -> None:
         """Keep a table whose last write succeeded."""

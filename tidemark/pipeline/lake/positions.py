@@ -33,6 +33,7 @@ from tidemark.pipeline.lake.faults import (
 )
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
+from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.storage.stores import store_of
 from tidemark.wire.relations import decode_relation, encode_relation
 from tidemark.wire.state.values import Identity
@@ -157,7 +158,7 @@ class Positions:
     def __init__(self, root: str, identity: Identity) -> None:
         self._root = root
         self._uri, self._app = f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions"
-        self._table = LakeTable(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
+        self._table = writable_table(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
@@ -265,7 +266,7 @@ class Positions:
             raise
 
     def _reopen(self) -> None:
-        self._table = LakeTable(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
+        self._table = writable_table(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         if self._table.exists:
             with self._table.reading():
                 rows = self._table.scan().read_all().to_pylist()

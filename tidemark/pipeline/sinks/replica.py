@@ -64,6 +64,7 @@ from tidemark.pipeline.lake.layout import (
     with_comments,
 )
 from tidemark.pipeline.lake.row_identity import RowIdentity, row_identity
+from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.merge.compaction import compact, only_adds
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, merge_whole_rows, rows_of
 from tidemark.pipeline.merge.whole_rows import net_rows
@@ -161,7 +162,7 @@ class Replica:
     # A table without a key
 
     def _unkeyed(self) -> LakeTable:
-        return LakeTable(f"{self.uri}-{UNKEYED}", f"{self.app}-{UNKEYED}")
+        return writable_table(f"{self.uri}-{UNKEYED}", f"{self.app}-{UNKEYED}")
 
     def _leave(self, table: LakeTable, step: Rows | EventStep) -> None:
         """Keep the rows of a replica whose table lost its key, and record that they are no longer updated."""
@@ -331,7 +332,7 @@ class Replica:
 
     def staging_table(self) -> LakeTable:
         """Return the table that stores rewritten rows until the rewrite ends."""
-        return LakeTable(f"{self.uri}-{REWRITE}", f"{self.app}-{REWRITE}")
+        return writable_table(f"{self.uri}-{REWRITE}", f"{self.app}-{REWRITE}")
 
     # Layout
 

@@ -31,6 +31,7 @@ from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, 
 from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
+from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
@@ -251,7 +252,7 @@ class TableWrites:
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
             self._check_damage(uri)
-            log = append_messages(LakeTable(uri, app, recorded), known_messages)
+            log = append_messages(writable_table(uri, app, recorded), known_messages)
             if log.has_passed(EXPIRE_EVERY):
                 log.set_properties(self._keep_hours)
             return log

@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS
+from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.sinks.steps import after, last_position
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import ValueKind
@@ -40,7 +40,7 @@ class WaitingItems:
     """The items that wait for one log or replica."""
 
     def __init__(self, uri: str, app: str) -> None:
-        self._table = LakeTable(f"{uri}-{FOLDER}", f"{app}-{FOLDER}")
+        self._table = writable_table(f"{uri}-{FOLDER}", f"{app}-{FOLDER}")
 
     @property
     def written(self) -> tuple[str, int]:
