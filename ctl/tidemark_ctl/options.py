@@ -1,5 +1,6 @@
 """Options with the same meaning in several commands."""
 
+import os
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -43,13 +44,14 @@ class LakeLocation(click.Path):
         return lake_location(str(value), param.opts[0] if param is not None else "")
 
 
+STATE_VARIABLE = "TIDEMARK_STATE"
 PATH = LocalPath(path_type=Path)
 LAKE = LakeLocation()
 state_option = click.option(
     "--state",
     type=PATH,
     required=True,
-    envvar="TIDEMARK_STATE",
+    envvar=STATE_VARIABLE,
     help="The state folder.",
 )
 _PLACE_OPTIONS = (
@@ -65,6 +67,18 @@ def outbox_options(command: click.decorators.FC) -> click.decorators.FC:
     for option in reversed(_PLACE_OPTIONS):
         command = option(command)
     return command
+
+
+def state_or_server(state: Path | None, server: str | None) -> Path | None:
+    """Return the state folder, also of TIDEMARK_STATE; None for a server. Raise `ConfigError` unless it is one."""
+    if state is None and server is None and os.environ.get(STATE_VARIABLE):
+        state = local_path(os.environ[STATE_VARIABLE], STATE_VARIABLE)
+    if (state is None) == (server is None):
+        raise ConfigError(
+            "the outbox of one capture is required: --state or --server",
+            hint="use --state STATE on the host of the capture, --server ADDRESS on others",
+        )
+    return state
 
 
 lake_option = click.option(

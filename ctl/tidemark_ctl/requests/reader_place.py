@@ -1,6 +1,5 @@
 """Where `cdcctl reader` finds the readers of an outbox: in a state folder, or at the outbox server of another host."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -9,18 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.local_path import local_path
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.reader_register import StateReaders
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import ConfigError
 from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.readers import Reader
 from tidemark_ctl.loading import loading
+from tidemark_ctl.options import state_or_server
 from tidemark_ctl.terminal_log import TerminalLog
-
-STATE_VARIABLE = "TIDEMARK_STATE"
 
 
 class ReaderRegister(Protocol):
@@ -48,14 +44,7 @@ class ReaderPlace:
     @contextmanager
     def opened(self, *, read_only: bool = False) -> Iterator[ReaderRegister]:
         """Open it; raise `ConfigError` unless there is either a folder or a server."""
-        state = self.state
-        if state is None and self.server is None and os.environ.get(STATE_VARIABLE):
-            state = local_path(os.environ[STATE_VARIABLE], STATE_VARIABLE)
-        if (state is None) == (self.server is None):
-            raise ConfigError(
-                "the readers of one outbox are required: --state or --server",
-                hint="use --state STATE on the host of the capture, --server ADDRESS on others",
-            )
+        state = state_or_server(self.state, self.server)
         if state is None:
             with self._served() as served:
                 yield served

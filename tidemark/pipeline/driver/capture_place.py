@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from tidemark.engine.selection import Selection
 from tidemark.io.flight.flight_outbox import FlightOutbox
+from tidemark.io.flight.remote_errors import ServerBusy, ServerUnreachable
 from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.flight.server_capture import ServerCapture
 from tidemark.io.host.disk import writing
@@ -32,6 +33,7 @@ from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.source.outbox_port import OutboxPort
 
 STATE_HOME = "XDG_STATE_HOME"
+SERVER_OUTAGE = (ServerUnreachable, ServerBusy)  # waiting helps
 
 
 class BadRunnerFolder(ConfigError):

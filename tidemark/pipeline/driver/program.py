@@ -31,11 +31,11 @@ from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import ExitCode
+from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
-from tidemark.pipeline.driver.capture_place import CapturePlace, StatePlace
+from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE, CapturePlace, ServerPlace, StatePlace
 from tidemark.pipeline.driver.executors import wait_for_master
-from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
+from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, SERVER, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.landing.formats import opened_landing
@@ -45,7 +45,7 @@ from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import LakeFormat, Settings
 from tidemark.pipeline.source.outbox_port import OutboxPort
-from tidemark.pipeline.storage.outage_wait import when_available
+from tidemark.pipeline.storage.outage_wait import OutageWait, when_available
 from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import is_remote, open_lake
 
@@ -86,6 +86,21 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     lake_config = with_store_options(config.lake, given)
     open_lake(root, lake_config)
     place = _capture_place(given, config.select.selection())
+    server_wait = OutageWait(SERVER, place.check, SERVER_OUTAGE, log)
+    running = partial(_run_at, place, given, root, lake_config, stop=stop, log=log)
+    when_available(running, server_wait, stop, once=given.once)
+
+
+def _run_at(
+    place: CapturePlace,
+    given: argparse.Namespace,
+    root: str,
+    lake_config: LakeConfig,
+    *,
+    stop: threading.Event,
+    log: Log,
+) -> None:
+    """Run the pipeline; raise one of `SERVER_OUTAGE` if the server does not answer before the first batch."""
     if not _wait_for_promotion(place, stop, log, once=given.once):
         return
     wait = partial(_wait_to_start, stop)
@@ -122,7 +137,6 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             place.source,
             given.master,
             lake_config,
-            config.select.selection(),
             given.log_keep_s,
             LakeFormat(given.format),
             given.paused_bytes,
@@ -214,6 +228,20 @@ def metrics_port(given: argparse.Namespace, ports: MetricsPorts | None) -> int |
 
 
 def _capture_place(given: argparse.Namespace, selection: Selection) -> CapturePlace:
+    """Return where the capture is; raise `ConfigError` unless it is one place."""
+    if (given.state is None) == (given.server is None):
+        raise ConfigError(
+            "the outbox of one capture is required: --state or --server",
+            hint="use --state STATE on the host of the capture, --server ADDRESS on others",
+        )
+    files = {
+        name: local_path(text, f"--{name.replace('_', '-')}") if (text := getattr(given, name)) else None
+        for name in ("token_file", "tls_roots", "runner_folder")
+    }
+    if given.state is None:
+        return ServerPlace(given.server, role=f"pipeline-{given.reader}", **files)
+    if any(files.values()):
+        raise ConfigError("--token-file, --tls-roots and --runner-folder are for --server", hint="remove them")
     return StatePlace(StateFolder(local_path(given.state, "--state"), given.shared_with_group), selection)
 
 
@@ -264,7 +292,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the changes of the outbox into the tables of the lake.",
         allow_abbrev=False,
     )
-    parser.add_argument("--state", required=True, help="the state folder of the capture")
+    parser.add_argument("--state", help="the state folder of the capture")
+    parser.add_argument("--server", metavar="ADDRESS", help="in place of --state: the outbox server of the capture")
+    parser.add_argument("--token-file", help="the token of the server: a copy of STATE/server.token of its host")
+    parser.add_argument("--tls-roots", help="the certificate (PEM) that signed the server's")
+    parser.add_argument(
+        "--runner-folder",
+        help="with --server: folder of the pipeline's own files, mode 0700, created if missing (default: "
+        "~/.local/state/tidemark/CAPTURE-SYSTEM)",
+    )
     parser.add_argument("--lake", required=True, help="folder of the tables, created if missing, or s3://BUCKET/PREFIX")
     parser.add_argument(
         "--format",
@@ -286,7 +322,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     parser.add_argument(
-        "--checkpoint", help="folder of Spark's checkpoint, which may be deleted (default: STATE/spark)"
+        "--checkpoint",
+        help="folder of Spark's checkpoint, which may be deleted (default: spark/ in the state or runner folder)",
     )
     parser.add_argument("--reader", default=READER, help="name of this reader of the outbox (default: %(default)s)")
     parser.add_argument(

@@ -23,6 +23,7 @@ from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
+from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE
 from tidemark.pipeline.driver.checkpoint_files import checkpoint_url
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
@@ -41,12 +42,14 @@ from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT
 from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.pipeline.storage.outage_wait import OutageWait
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
 from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import is_remote
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
 QUERY = "tidemark"
+SERVER = "outbox server"  # in the log
 BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch takes 0.2 s regardless of its size
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 POLL_S = 0.2
@@ -93,6 +96,7 @@ class Pipeline:
         self._in_batch = threading.Lock()
         self._disk_space = DiskSpace(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._store_wait = StoreWait(settings.lake, metrics.store_wait_seconds, log)
+        self._server_wait = OutageWait(SERVER, outbox.head, SERVER_OUTAGE, log)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
@@ -107,7 +111,7 @@ class Pipeline:
     def _run_queries(self, spark: SparkSession, stop: threading.Event) -> None:
         failed = 0
         while not stop.is_set():
-            if not (self._has_space() and self._store_answers()):
+            if not (self._has_space() and self._store_answers() and self._server_answers()):
                 stop.wait(POLL_S)
                 continue
             self._failure = None
@@ -115,7 +119,7 @@ class Pipeline:
             try:
                 self._landing.open(stop.is_set)
                 self._run_query(spark, stop)
-            except (PySparkException, Py4JError, OSError, StateFull, *_RETRIED) as error:
+            except (PySparkException, Py4JError, OSError, StateFull, *_RETRIED, *SERVER_OUTAGE) as error:
                 if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as this process
                     self._finish_batch(error)
                     return
@@ -130,6 +134,10 @@ class Pipeline:
                 if unavailable is not None:
                     self._store_wait.record(unavailable)
                     self._progress.record_store_wait(self._store_wait.reason)
+                    continue
+                outage = self._server_outage(error)
+                if outage is not None:
+                    self._server_wait.record(outage)
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
                 self._judge(error, failed)
@@ -159,6 +167,24 @@ class Pipeline:
         notify(READY)
         notify(ALIVE)
         return False
+
+    def _server_answers(self) -> bool:
+        """Return whether the outbox server answers, as far as the work has shown; else notify the service manager."""
+        if self._server_wait.has_come():
+            return True
+        notify(READY)
+        notify(ALIVE)
+        return False
+
+    def _server_outage(self, error: Exception) -> TidemarkError | None:
+        """Return the error of the outbox server if that is why the query failed."""
+        failure = self._named(error)
+        return failure if isinstance(failure, SERVER_OUTAGE) else None
+
+    def _named(self, error: Exception) -> TidemarkError | None:
+        """Return why the query failed, if that is an error of ours; Spark reports some only as text."""
+        raised = self._failure or error
+        return raised if isinstance(raised, TidemarkError) else named_failure(str(error))
 
     def _full_disk(self, error: Exception) -> BaseException | None:
         """Return the error of a full disk if that is why the query failed."""
@@ -293,8 +319,7 @@ class Pipeline:
 
     def _judge(self, error: Exception, failed: int) -> None:
         """Return if the query may be retried; otherwise raise the error that ends the pipeline."""
-        raised = self._failure or error
-        failure = raised if isinstance(raised, TidemarkError) else named_failure(str(error))
+        failure = self._named(error)
         if isinstance(failure, TableFenced) and self._hold is not None and self._hold.is_newest:
             self._hold.check()
             self._log.warning("an older pipeline committed: opening the lake again", **describe_error(failure))

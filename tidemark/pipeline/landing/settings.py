@@ -1,11 +1,10 @@
 """The settings of a pipeline, and what paused tables may keep of the outbox."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark.engine.selection import Selection
 from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
@@ -40,7 +39,6 @@ class Settings:
     source: Mapping[str, str]  # the options of Spark's format that name the outbox
     master: str = "local"
     lake_config: LakeConfig = DEFAULT_LAKE
-    selection: Selection = field(default_factory=Selection)
     log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
     lake_format: LakeFormat = LakeFormat.DELTA
     paused_bytes: int | None = None  # that the outbox keeps for paused tables; None: `PAUSED_SHARE` of it

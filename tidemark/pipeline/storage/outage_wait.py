@@ -42,9 +42,9 @@ class OutageWait:
         service: str,
         check: Callable[[], object],
         outage: tuple[type[TidemarkError], ...],
-        seconds: Gauge,
         log: Log,
         *,
+        seconds: Gauge | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.outage = outage
@@ -98,7 +98,8 @@ class OutageWait:
 
     def _show(self, now_s: float) -> None:
         # NB: never 0 while it waits: an alert checks for more than 0.
-        self._seconds.set(max(0.001, now_s - self._since_s) if self.is_waiting else 0.0)
+        if self._seconds is not None:
+            self._seconds.set(max(0.001, now_s - self._since_s) if self.is_waiting else 0.0)
 
 
 def when_available(

@@ -14,4 +14,6 @@ class StoreWait(OutageWait):
     """Whether the store of a lake answers, as far as the work has shown; used by one thread."""
 
     def __init__(self, root: str, seconds: Gauge, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__("object store", lambda: store_of(root).check(), (StoreUnavailable,), seconds, log, clock=clock)
+        super().__init__(
+            "object store", lambda: store_of(root).check(), (StoreUnavailable,), log, seconds=seconds, clock=clock
+        )

@@ -8,22 +8,43 @@ import click
 
 from tidemark.io.host.extras import SPARK
 from tidemark_ctl import settings
-from tidemark_ctl.options import config_option, lake_option, state_option
+from tidemark_ctl.options import PATH, config_option, lake_option, outbox_options, state_or_server
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
-@state_option
+@outbox_options
+@click.option("--runner-folder", type=PATH, help="With --server: folder of the pipeline's own files.")
 @config_option
 @lake_option
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
-def run_spark(*, state: Path, config: Path | None, lake: str, master: str, more: tuple[str, ...]) -> None:
+def run_spark(
+    *,
+    state: Path | None,
+    server: str | None,
+    token_file: Path | None,
+    tls_roots: Path | None,
+    runner_folder: Path | None,
+    config: Path | None,
+    lake: str,
+    master: str,
+    more: tuple[str, ...],
+) -> None:
     """Run the pipeline: change log and replica of each captured table, as Delta tables under LAKE.
 
-    MORE is passed to the pipeline (`python -m tidemark.pipeline --help`).
+    With --server, it needs nothing else of the host of the capture. MORE is passed to the pipeline
+    (`python -m tidemark.pipeline --help`).
     """
     SPARK.require()
-    command = [sys.executable, "-m", "tidemark.pipeline", "--state", str(state), "--lake", lake]
-    path = settings.config_path(state, config)
-    command += ["--config", str(path)] if path is not None else []
-    os.execv(sys.executable, [*command, "--master", master, *more])  # noqa: S606 - replaces us: signals reach it
+    state = state_or_server(state, server)
+    options = {
+        "--state": state,
+        "--server": server,
+        "--token-file": token_file,
+        "--tls-roots": tls_roots,
+        "--runner-folder": runner_folder,
+        "--config": config if state is None else settings.config_path(state, config),
+    }
+    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    command = [sys.executable, "-m", "tidemark.pipeline", *given, "--lake", lake, "--master", master, *more]
+    os.execv(sys.executable, command)  # noqa: S606 - replaces us: signals reach it

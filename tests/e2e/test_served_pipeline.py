@@ -1,0 +1,206 @@
+"""The pipeline as another user, who may not read the state folder: it reads from the outbox server alone."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import tidemark
+from tests.support.lakes.lakes import log_rows, rows_by_key
+from tests.support.processes.captures import running
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.served_outbox import served_outbox
+from tests.support.processes.spark_process import wait_for
+from tests.support.servers.outbox_server import Certificate
+from tests.support.servers.postgres import Cluster, database_in
+from tests.support.workloads.feeder import make_state
+from tidemark.model.errors import ExitCode
+
+NOBODY = 65534
+STOP_S = 120
+OUTAGE = "the outbox server is not available: waiting"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: another user needs root")
+
+
+def as_nobody(command: list[str], environment: Mapping[str, str]) -> bool:
+    """Return whether a command of the other user succeeds."""
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+    )
+    return done.returncode == 0
+
+
+@cache
+def python_of_others() -> tuple[str, dict[str, str]]:
+    """Return a Python that the other user can run, and its environment; that of the tests may be in a private home."""
+    folders = [os.environ.get("PYTHONPATH", ""), str(Path(tidemark.__file__).parents[1]), sysconfig.get_path("purelib")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "PYTHONDONTWRITEBYTECODE": "1"}
+    for program in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
+        with suppress(OSError):
+            if as_nobody([program, "-c", "import tidemark_ctl, lmdb, pyarrow, pyspark"], environment):
+                return program, environment
+    pytest.skip("NOT TESTED: another user can run no Python with the packages")
+
+
+class OtherHost:
+    """The files of another user: a token, a certificate, a lake; and the pipeline that this user runs."""
+
+    def __init__(self, root: Path, url: str, token: bytes, roots: Path | None) -> None:
+        self.lake, self.log_path, self.runner = root / "lake", root / "log", root / "runner"
+        self.root = root
+        self._token = self.keep("token", token)
+        self._options = ["--server", url, "--token-file", str(self._token), "--runner-folder", str(self.runner)]
+        if roots is not None:
+            self._options += ["--tls-roots", str(self.keep("roots.pem", roots.read_bytes()))]
+
+    def keep(self, name: str, content: bytes) -> Path:
+        path = self.root / name
+        path.touch(0o600)
+        path.write_bytes(content)
+        os.chown(path, NOBODY, NOBODY)
+        return path
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        python, environment = python_of_others()
+        command = [python, "-m", "tidemark_ctl", "spark", "run", *self._options, "--lake", str(self.lake)]
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                [*command, "--master", "local[2]", "--driver-memory", "700m", "--no-metrics", *options],
+                cwd=self.root,
+                env={**environment, "HOME": str(self.root)},
+                user=NOBODY,
+                group=NOBODY,
+                extra_groups=[],
+                stdout=log,
+                stderr=log,
+            )
+
+    def log(self) -> str:
+        return self.log_path.read_text()[-6000:]
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
+        return [event for line in lines if line.startswith("{") and (event := json.loads(line)).get("event") == name]
+
+
+@pytest.fixture
+def others() -> Iterator[Path]:
+    """Return a folder of the other user; the folders of tests are private."""
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-other-"))
+    os.chown(folder, NOBODY, NOBODY)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@needs_root
+def test_a_pipeline_of_another_user_writes_each_change_once_while_the_server_restarts(
+    cluster: Cluster, tmp_path: Path, others: Path
+) -> None:
+    certificate = Certificate.of_years(tmp_path / "tls", 2020, 2050)
+    listen = f"127.0.0.1:{free_port()}"
+    tls = {
+        "TIDEMARK_SERVER__TLS_CERTIFICATE": str(certificate.path),
+        "TIDEMARK_SERVER__TLS_KEY": str(certificate.key),
+    }
+    with ExitStack() as stack:
+        database = stack.enter_context(database_in(cluster, "served"))
+        cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
+        cluster.sql("INSERT INTO account SELECT n, 'copied' FROM generate_series(1, 500) n", database)
+        sidecar = stack.enter_context(running(cluster, database, tmp_path, copy=True))
+        state = sidecar.folder.root
+        assert not as_nobody(["test", "-r", str(state)], os.environ)
+        assert not as_nobody(["test", "-x", str(state)], os.environ)
+        token = (state / "server.token").read_bytes()
+        other = OtherHost(others, f"grpc+tls://{listen}", token, certificate.path)
+        pipeline = other.start()
+        stack.callback(end, pipeline)
+
+        def rows() -> dict[object, list[object]]:
+            try:
+                return rows_by_key(other.lake, "account")
+            except (ValueError, FileNotFoundError):
+                return {}
+
+        def equal() -> bool:
+            with cluster.connect(database) as session:
+                expected = {row[0]: list(row[1:]) for row in session.execute("SELECT id, note FROM account")}
+            assert pipeline.poll() is None, other.log()
+            return rows() == expected
+
+        wait_for(lambda: len(other.events(OUTAGE)) == 1, "the wait", other.log)
+        (unreachable,) = other.events(OUTAGE)
+        assert f"the outbox server at grpc+tls://{listen} does not answer" in str(unreachable["error"])
+        assert "check that `cdcctl run server` runs there" in str(unreachable["hint"])
+        with served_outbox(state, "--listen", listen, **tls):
+            wait_for(equal, "the first copy", other.log)
+            cluster.sql("UPDATE account SET note = 'changed' WHERE id % 7 = 0", database)
+            cluster.sql("DELETE FROM account WHERE id % 11 = 0", database)
+            wait_for(equal, "the first changes", other.log)
+            shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)["lake"]["spark"]
+            assert shown["lake"] == str(other.lake)
+        for first in range(1000, 1050, 10):
+            cluster.sql(f"INSERT INTO account SELECT n, 'late' FROM generate_series({first}, {first + 9}) n", database)
+        wait_for(lambda: len(other.events(OUTAGE)) == 2, "the second wait", other.log)
+        with served_outbox(state, "--listen", listen, **tls):
+            cluster.sql("UPDATE account SET id = id + 10000 WHERE id = 1", database)
+            wait_for(equal, "the changes after the restart", other.log)
+            pipeline.terminate()
+            assert pipeline.wait(STOP_S) == ExitCode.SUCCESS, other.log()
+        (folder,) = other.lake.glob("*/public/account")
+        log = log_rows(other.lake, str(folder.relative_to(other.lake)))
+        assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log})
+        with cluster.connect(database) as session:
+            (count,) = session.execute("SELECT count(*) FROM account").fetchone() or (0,)
+        assert sum({"i": 1, "c": 1, "d": -1}.get(str(row["_op"]), 0) for row in log) == count
+    assert other.runner.stat().st_uid == NOBODY
+    assert other.runner.stat().st_mode & 0o777 == 0o700
+
+
+@needs_root
+def test_a_wrong_token_and_an_unreachable_server_are_one_line_with_the_remedy(tmp_path: Path, others: Path) -> None:
+    make_state(tmp_path / "state")
+    (tmp_path / "state" / "server.token").touch(0o600)
+    (tmp_path / "state" / "server.token").write_bytes(b"0123456789abcdef0123456789abcdef")
+    listen = f"127.0.0.1:{free_port()}"
+    other = OtherHost(others, f"grpc://{listen}", b"fedcba9876543210fedcba9876543210", None)
+    assert other.start("--once").wait(STOP_S) == ExitCode.STATE
+    with served_outbox(tmp_path / "state", "--listen", listen, "--insecure-loopback"):
+        assert other.start("--once").wait(STOP_S) == ExitCode.CONFIG
+    unreachable, refused = other.events("pipeline ends")
+    assert "does not answer" in str(unreachable["error"])
+    assert str(unreachable["hint"]).endswith("and host, port and firewall")
+    assert str(refused["error"]) == f"the outbox server at grpc://{listen} refuses the token"
+    assert "STATE/server.token of the server's host" in str(refused["hint"])
+    assert "Traceback" not in other.log()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a pipeline that still runs."""
+    if process.poll() is None:
+        process.terminate()
+        process.wait(STOP_S)
