@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tidemark.embedding.async_handler import AsyncHandler
     from tidemark.embedding.engine import Engine
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALWAYS",
+    "AsyncHandler",
     "BadSecret",
     "BadTransform",
     "Batch",
@@ -133,6 +135,7 @@ __all__ = [
 ]
 _MODULES = {
     "engine.batch": ("Batch", "Change"),
+    "embedding.async_handler": ("AsyncHandler",),
     "embedding.engine": ("Engine",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),

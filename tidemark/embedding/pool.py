@@ -3,7 +3,7 @@
 Without threads, the caller of `submit` handles everything itself, one part after the other: a serial engine.
 
 A part whose call fails is called again, with the same part, within the limit of retries. When that is used up, nothing
-more is started, and `error` is the cause.
+more is started, and `error` is the cause. A handler that raises `Stopped` ends the pool as well, without an error.
 """
 
 import threading
@@ -143,6 +143,8 @@ class HandlerPool(Generic[PART]):
                 self._in_handler.add(name)
             try:
                 self._handle(part)
+            except Stopped:
+                raise
             except Exception as error:
                 is_transient = not isinstance(error, TidemarkError) or error.disposition is Disposition.RETRY
                 delay_s = retry.failed(self._clock.monotonic_s()) if is_transient else None
