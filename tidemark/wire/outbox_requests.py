@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Self
 
 from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.wire.capture_facts import CaptureFacts
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.json_form import JsonForm
 from tidemark.wire.state.known_readers import KnownReaders
@@ -14,7 +15,9 @@ from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
 
 REQUEST_BYTES_MAX = 64 << 10
+PROGRESS_BYTES_MAX = 4 << 20  # of the progress of a pipeline: 300 bytes for each table that it cannot write
 HEADERS_MAX = 10_000  # of one answer: 1.5 MB
+RESUME_REQUESTS_MAX = 10_000  # open requests of one reader
 RANGES_MAX = 1_000  # of one request for values
 SEQUENCE_BYTES = 8  # bytes of the sequence before a header in an answer
 
@@ -36,6 +39,14 @@ class Query(Enum):
     KNOWN_READERS = "known_readers"
     DROP_READER = "drop_reader"
     RESUME_READER = "resume_reader"
+    CAPTURE = "capture"
+    CAPTURED_TABLES = "captured_tables"
+    ACCEPTED_BREAKS = "accepted_breaks"
+    RESUME_REQUESTS = "resume_requests"
+    REQUEST_RESUME = "request_resume"
+    CLOSE_REQUEST = "close_request"
+    PROGRESS = "progress"
+    RECORD_PROGRESS = "record_progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class OutboxRequest:
     is_required: bool = False
     applied: Sequence = NO_SEQUENCE
     replayable: Sequence = NO_SEQUENCE
+    key: str = ""  # of a log, see `tidemark.io.state.accepted_breaks`
+    progress: str = ""  # of a pipeline, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,9 @@ PLANNED: JsonForm[Sequence] = JsonForm(int)
 READER_FOUND: JsonForm[Reader | None] = JsonForm(Reader | None)
 KNOWN_READERS: JsonForm[KnownReaders] = JsonForm(KnownReaders)
 BEGINNING_FOUND: JsonForm[Beginning | None] = JsonForm(Beginning | None)
+CAPTURE_FOUND: JsonForm[CaptureFacts] = JsonForm(CaptureFacts)
+BREAKS_FOUND: JsonForm[dict[str, str]] = JsonForm(dict[str, str])
+KEYS_FOUND: JsonForm[tuple[str, ...]] = JsonForm(tuple[str, ...])
 VALUES: JsonForm[ValuesRequest] = JsonForm(ValuesRequest)
 ERROR: JsonForm[RemoteError] = JsonForm(RemoteError)
 

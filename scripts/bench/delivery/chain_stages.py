@@ -24,17 +24,20 @@ from tests.support.workloads.feeder import make_state
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.engine.selection import Selection
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.model.table_name import DEFAULT_SCHEMA
+from tidemark.pipeline.driver.capture_place import StatePlace
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline
 from tidemark.pipeline.landing.delta_landing import DeltaLanding
 from tidemark.pipeline.landing.metrics import PipelineMetrics
@@ -182,10 +185,11 @@ class MarkedPipeline(Pipeline):
 
     def __init__(self, settings: Settings, outbox: OutboxReader) -> None:
         metrics, log = PipelineMetrics(outbox.identity.capture), get_log("bench")
-        self._landed = PipelineProgress(metrics, log, StateFolder(settings.state), settings.reader, settings.lake)
+        capture = StateCapture(outbox, Selection())
+        self._landed = PipelineProgress(metrics, log, capture, settings.reader, settings.lake)
         self.marks: list[_StageMark] = []
-        landing = DeltaLanding(settings, outbox, self._landed, log)
-        super().__init__(settings, outbox, landing, self._landed, log)
+        landing = DeltaLanding(settings, outbox, capture, self._landed, log)
+        super().__init__(settings, outbox, landing, self._landed, log, capture=capture)
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         super()._batch(rows, batch_id)
@@ -207,8 +211,8 @@ def spark_trial(spark: SparkSession, state: Path, rows: int, written: Written) -
             f"{lake}/checkpoint",
             READER,
             batch_bytes,
-            shared_with_group=False,
             once=True,
+            source=StatePlace(StateFolder(state), Selection()).source,
             lake_config=LakeConfig((LakeTableConfig("*.*", write=written),)),
         )
         pipeline = MarkedPipeline(settings, outbox)

@@ -10,9 +10,11 @@ from tests.support.lakes.paused_lake import READER, PausedLake
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
 from tests.support.workloads.feeder import RandomTables
+from tidemark.engine.selection import Selection
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.landing.restored_lake import LakeRestored, check_not_restored
@@ -47,7 +49,7 @@ class RestoredLake(PausedLake):
     def check(self) -> None:
         """Check the lake as a pipeline does before it writes."""
         with OutboxReader.open(StateFolder(self.state)) as outbox:
-            check_not_restored(str(self.lake), self.open().positions, outbox, READER)
+            check_not_restored(str(self.lake), self.open().positions, outbox, StateCapture(outbox, Selection()), READER)
 
     def exact(self) -> bool:
         return all(self._exact(table) for table in self.tables)

@@ -10,10 +10,12 @@ from structlog.testing import capture_logs
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY
 from tests.support.processes.cdcctl import cdcctl, succeeded
+from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
@@ -80,9 +82,9 @@ def test_the_log_names_a_table_that_became_stale_or_stopped_or_has_a_break_once(
 @pytest.mark.feature("L13")
 def test_a_metric_shows_the_age_of_the_newest_row_at_each_scrape(tmp_path: Path) -> None:
     state, root = StateFolder(tmp_path / "state"), str(tmp_path / "lake")
-    StateStore.create(state, IDENTITY).close()
+    store = StateStore.create(state, IDENTITY)
     positions, metrics = Positions(root, IDENTITY), PipelineMetrics(CAPTURE)
-    progress = PipelineProgress(metrics, get_log("test"), state, "spark", root)
+    progress = PipelineProgress(metrics, get_log("test"), StateCapture(store, Selection()), "spark", root)
 
     def lag_s() -> float:
         found = metrics.registry.get_sample_value(NEWEST_ROW_LAG_SECONDS, {CAPTURE_LABEL: CAPTURE})
@@ -103,12 +105,12 @@ def test_a_metric_shows_the_age_of_the_newest_row_at_each_scrape(tmp_path: Path)
 
 def test_metrics_and_status_show_stale_and_stopped_tables(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
-    StateStore.create(state, IDENTITY).close()
+    store = StateStore.create(state, IDENTITY)
     lake = tmp_path / "lake"
     positions = Positions(str(lake), IDENTITY)
     positions.write("outbox-1", list(PRESENT), Applied(Sequence(1), AT))
     metrics = PipelineMetrics(CAPTURE)
-    progress = PipelineProgress(metrics, get_log("test"), state, "spark", str(lake))
+    progress = PipelineProgress(metrics, get_log("test"), StateCapture(store, Selection()), "spark", str(lake))
     last = LakeBatch("outbox-1", Sequence(1), AT, [])
     feed = Feed(last, Sequence(0), 0, 0, AT.commit_lsn, (), ())
     progress.landed(feed, positions.tables, Sequence(1), AT.commit_lsn, 0.1)

@@ -10,10 +10,12 @@ from tests.support.servers.postgres import new_cluster
 from tidemark.engine.selection import Selection
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
+from tidemark.io.state.captured_tables import captured_tables
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Oid
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_source
-from tidemark.pipeline.landing.source_tables import captured_tables
 
 pytestmark = pytest.mark.feature("L15")
 SELECTION = Selection(("shop",), ("public.*",), ("public.secret",), partition_roots=("public.visit",))
@@ -49,7 +51,12 @@ def check(
     state: StateFolder, *columns: str, pattern: str = "customer", known: tuple[tuple[Oid, Oid], ...] = ()
 ) -> None:
     config = LakeConfig((LakeTableConfig(pattern, cluster=columns),))
-    check_source(config, SELECTION, state, known, get_log("test"))
+    check_config(state, config, known)
+
+
+def check_config(state: StateFolder, config: LakeConfig, known: tuple[tuple[Oid, Oid], ...] = ()) -> None:
+    with StateStore.open(state) as store:
+        check_source(config, StateCapture(store, SELECTION), known, get_log("test"))
 
 
 def test_a_column_that_a_new_table_does_not_have_is_refused_by_the_name_of_the_setting(state: StateFolder) -> None:
@@ -67,7 +74,7 @@ def test_a_column_that_a_new_table_does_not_have_is_refused_by_the_name_of_the_s
 def test_a_new_table_that_does_not_permit_soft_deletes_is_refused(state: StateFolder) -> None:
     config = LakeConfig((LakeTableConfig("*", soft_deletes=True),))
     with pytest.raises(BadTableSettings) as raised:
-        check_source(config, SELECTION, state, (), get_log("test"))
+        check_config(state, config)
     assert str(raised.value) == (
         "public.event: soft_deletes needs a key, and it has none (pattern *); "
         "public.event: soft_deletes adds the column _deleted, which it has (pattern *)"
@@ -81,7 +88,7 @@ def test_a_partition_column_that_a_new_table_does_not_permit_is_refused(state: S
     ):
         config = LakeConfig((LakeTableConfig("customer", partition=("id", name)),))
         with pytest.raises(BadTableSettings) as raised:
-            check_source(config, SELECTION, state, (), get_log("test"))
+            check_config(state, config)
         assert str(raised.value) == f"public.customer: {reason} (pattern customer)"
 
 

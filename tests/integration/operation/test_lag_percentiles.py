@@ -11,9 +11,11 @@ from tests.integration.operation.test_metrics import DASHBOARD
 from tests.support.forged.deliveries import IDENTITY, group
 from tests.support.processes.clocks import HandClock
 from tests.support.servers.histories import empty_history
+from tidemark.engine.selection import Selection
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import DELIVERY_LAG_BYTES, LAG_SECONDS, Metrics
 from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Lsn, TimelineId
@@ -115,8 +117,8 @@ def test_the_lag_to_the_lake_has_percentiles_in_seconds_and_bytes(
 ) -> None:
     clock, metrics = HandClock(), PipelineMetrics(IDENTITY.capture)
     monkeypatch.setattr("tidemark.pipeline.landing.progress.SystemClock", lambda: clock)
-    (tmp_path / "state").mkdir()
-    progress = PipelineProgress(metrics, get_log("test"), StateFolder(tmp_path / "state"), "spark", "lake")
+    store = StateStore.create(StateFolder(tmp_path / "state"), IDENTITY)
+    progress = PipelineProgress(metrics, get_log("test"), StateCapture(store, Selection()), "spark", "lake")
     for number in range(1, GROUPS + 1):
         lsn, committed_us = Lsn(1000 * number), 1_000_000 * number
         clock.now_us = committed_us + number * LAG_US

@@ -14,7 +14,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.process.metrics import LAST_END, LAST_EXIT_CODE
 from tidemark.io.process.process_ends import KILLED, last_ends
-from tidemark.io.process.run_record import REASON_CHARACTERS_MAX, recorded
+from tidemark.io.process.run_record import REASON_CHARACTERS_MAX, StateRecord, recorded
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def fail_as(store: StateStore, role: str, error: Exception) -> None:
-    with RoleLock.acquire(store.folder, role) as lock, recorded(store, lock.owner, LOG):
+    with RoleLock.acquire(store.folder, role) as lock, recorded(StateRecord(store), lock.owner, LOG):
         raise error
 
 
@@ -65,12 +65,12 @@ def test_a_run_without_a_record_of_its_end_was_killed_also_before_the_next_start
     with pytest.raises(WalGap):
         fail_as(store, "sidecar", WalGap("gone"))
     lock = RoleLock.acquire(store.folder, "sidecar")
-    left_open = recorded(store, lock.owner, LOG)
+    left_open = recorded(StateRecord(store), lock.owner, LOG)
     left_open.__enter__()  # and never left, as by SIGKILL
     assert ends(store)["sidecar"].exit_code == ExitCode.GAP  # of the earlier run: the present one holds its lock
     lock.release()
     assert ends(store)["sidecar"] == ProcessEnd(0, None, KILLED)
-    with RoleLock.acquire(store.folder, "sidecar") as again, recorded(store, again.owner, LOG) as run:
+    with RoleLock.acquire(store.folder, "sidecar") as again, recorded(StateRecord(store), again.owner, LOG) as run:
         assert ends(store)["sidecar"].reason == KILLED
         assert ends(store)["sidecar"].at_us > 0
         run.reason = "SIGTERM"

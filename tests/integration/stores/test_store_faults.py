@@ -39,8 +39,9 @@ from tidemark.pipeline.lake.table_errors import TableFenced
 from tidemark.pipeline.landing import lake_epoch
 from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.storage.outage_wait import AGAIN_S, FIRST_S, MAX_S, when_available
 from tidemark.pipeline.storage.store_errors import BadStore, StoreUnavailable
-from tidemark.pipeline.storage.store_wait import AGAIN_S, FIRST_S, MAX_S, StoreWait, when_store_answers
+from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import open_lake, store_of
 
 ATTEMPTS_MAX = 60
@@ -367,11 +368,11 @@ def test_the_start_waits_for_the_store_unless_it_runs_once(stored: StoredLake) -
         return "done"
 
     with pytest.raises(StoreUnavailable, match="it is gone"):
-        when_store_answers(attempt, wait, stop, once=True)
+        when_available(attempt, wait, stop, once=True)
     tried = 0
-    assert when_store_answers(attempt, wait, stop, once=False) == "done"
+    assert when_available(attempt, wait, stop, once=False) == "done"
     stop.set()
-    assert when_store_answers(attempt, wait, stop, once=False) is None
+    assert when_available(attempt, wait, stop, once=False) is None
 
 
 # Credentials

@@ -8,10 +8,12 @@ from tests.support.lakes.lakes import IDENTITY, folder_of
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.servers.small_disk import read_only
 from tests.support.workloads.feeder import feed, make_state
+from tidemark.engine.selection import Selection
 from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.io.state.accepted_breaks import accept_breaks, accepted_breaks, log_key
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.resume_requests import request_resume
+from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
@@ -158,4 +160,4 @@ class PausedLake:
         self._slow_writes.slow = ""
 
     def _paused(self, outbox: OutboxReader) -> PausedTables:
-        return PausedTables(outbox, self.state, READER, self.bytes_max)
+        return PausedTables(outbox, StateCapture(outbox, Selection()), READER, self.bytes_max)

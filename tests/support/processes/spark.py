@@ -7,9 +7,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tidemark.engine.selection import Selection
 from tidemark.io.host.log_output import get_log
 from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.pipeline.driver.capture_place import StatePlace
 from tidemark.pipeline.driver.runner import Pipeline
 from tidemark.pipeline.driver.session import make_session
 from tidemark.pipeline.landing.delta_landing import DeltaLanding
@@ -45,12 +48,20 @@ def land(
 ) -> PipelineProgress:
     """Write the values of a state's outbox into a lake; with `stop`: all that arrive until it is set."""
     settings = Settings(
-        folder.root, str(lake), str(checkpoint), reader, batch_bytes, shared_with_group=False, once=stop is None
+        folder.root,
+        str(lake),
+        str(checkpoint),
+        reader,
+        batch_bytes,
+        once=stop is None,
+        source=StatePlace(folder, Selection()).source,
     )
     with OutboxReader.open(folder) as outbox:
         outbox.register(reader)
+        capture = StateCapture(outbox, Selection())
         metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
-        progress = PipelineProgress(metrics, log, folder, reader, str(lake))
-        landing = DeltaLanding(settings, outbox, progress, log)
-        Pipeline(settings, outbox, landing, progress, log, hold=hold).run(spark, stop or threading.Event())
+        progress = PipelineProgress(metrics, log, capture, reader, str(lake))
+        landing = DeltaLanding(settings, outbox, capture, progress, log)
+        pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold)
+        pipeline.run(spark, stop or threading.Event())
     return progress

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tidemark.engine.selection import Selection
 from tidemark.io.flight.outbox_server import Listening, OutboxServer
 from tidemark.io.flight.server_metrics import ServerMetrics
 from tidemark.io.state.opened_outbox import open_once
@@ -63,6 +64,7 @@ def outbox_server(
     port: int = 0,
     streams_max: int = 8,
     opened: Callable[[], OutboxReader] | None = None,
+    selection: Selection = Selection(),  # noqa: B008 - frozen
 ) -> Iterator[tuple[OutboxServer, str]]:
     """Serve a state on a port of 127.0.0.1, with TLS if there is a certificate; yield the server and its address.
 
@@ -72,7 +74,7 @@ def outbox_server(
     pem = (certificate.path.read_bytes(), certificate.key.read_bytes()) if certificate else (b"", b"")
     at = Listening(f"{scheme}://127.0.0.1:{port}", Secret(TOKEN), *pem)
     opening = opened or partial(open_once, StateFolder(state))
-    server = OutboxServer(at, opening, streams_max, ServerMetrics("main"))
+    server = OutboxServer(at, opening, streams_max, ServerMetrics("main"), selection)
     try:
         yield server, f"{scheme}://127.0.0.1:{server.port}"
     finally:

@@ -18,14 +18,21 @@ from tidemark.pipeline.landing.settings_check import BadTableSettings
 if TYPE_CHECKING:
     from tidemark.io.host.logs import Log
     from tidemark.io.state.outbox import OutboxReader
+    from tidemark.pipeline.landing.capture_port import CapturePort
     from tidemark.pipeline.landing.progress import PipelineProgress
 
 
 def refusal(lake: Path, lake_format: LakeFormat) -> str:
     """Return why a lake cannot be opened in a format; it is refused before anything else is used."""
-    settings = Settings(lake, str(lake), "", "spark", 1, shared_with_group=False, once=True, lake_format=lake_format)
+    settings = Settings(lake, str(lake), "", "spark", 1, once=True, source={}, lake_format=lake_format)
     with pytest.raises(OtherFormat) as refused:
-        opened_landing(settings, cast("OutboxReader", None), cast("PipelineProgress", None), cast("Log", None))
+        opened_landing(
+            settings,
+            cast("OutboxReader", None),
+            cast("CapturePort", None),
+            cast("PipelineProgress", None),
+            cast("Log", None),
+        )
     return str(refused.value)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.program import metrics_port, parse_arguments
 
@@ -25,9 +26,9 @@ def test_a_pipeline_serves_metrics_on_the_port_that_its_state_was_assigned(
     folder = StateFolder(tmp_path)
     folder.ports.write_text('{"sidecar": 9751, "archiver": 9752, "pipeline": 9753}')
     given = parse_arguments(["--state", str(tmp_path), "--lake", str(tmp_path), *options])
-    assert metrics_port(given, folder) == port
+    assert metrics_port(given, assigned_ports(folder)) == port
 
 
 def test_a_state_without_assigned_ports_has_a_pipeline_without_metrics(tmp_path: Path) -> None:
     given = parse_arguments(["--state", str(tmp_path), "--lake", str(tmp_path)])
-    assert metrics_port(given, StateFolder(tmp_path)) is None
+    assert metrics_port(given, assigned_ports(StateFolder(tmp_path))) is None

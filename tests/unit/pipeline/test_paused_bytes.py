@@ -12,7 +12,7 @@ from tidemark.pipeline.landing.settings import PausedBytesTooLarge, Settings, pa
 
 
 def bound(state: Path, given: int | None) -> int:
-    settings = Settings(state, "", "", "spark", 1, shared_with_group=False, once=True, paused_bytes=given)
+    settings = Settings(state, "", "", "spark", 1, once=True, source={}, paused_bytes=given)
     with OutboxReader.open(StateFolder(state)) as outbox:
         return paused_bytes(settings, outbox)
 

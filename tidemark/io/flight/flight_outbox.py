@@ -103,11 +103,11 @@ class FlightOutbox:
 
     def beginning(self) -> Beginning | None:
         """Return where the capture begins, with its databases and types."""
-        return BEGINNING_FOUND.read(self._one(Query.BEGINNING, OutboxRequest()))
+        return BEGINNING_FOUND.read(self.request_one(Query.BEGINNING, OutboxRequest()))
 
     def plan(self, after: Sequence, bytes_max: int) -> Sequence:
         """Return a group end after `after`: at least one group, then as many as fit into `bytes_max`."""
-        return PLANNED.read(self._one(Query.PLAN, OutboxRequest(after=after, bytes_max=bytes_max)))
+        return PLANNED.read(self.request_one(Query.PLAN, OutboxRequest(after=after, bytes_max=bytes_max)))
 
     def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
         """Return the headers of a range."""
@@ -115,7 +115,7 @@ class FlightOutbox:
 
     def group_ends(self, after: Sequence) -> Iterator[ValueHeader]:
         """Yield the header of the last value of each group after `after`, a group end."""
-        while part := decode_headers(self._one(Query.GROUP_ENDS, OutboxRequest(after=after))):
+        while part := decode_headers(self.request_one(Query.GROUP_ENDS, OutboxRequest(after=after))):
             yield from part
             after = part[-1].sequence
 
@@ -135,13 +135,13 @@ class FlightOutbox:
         """Return the relation version with this number in headers."""
         known = self._relations  # NB: another thread may replace it meanwhile
         if version not in known:
-            stored = self._one(Query.RELATION, OutboxRequest(version=version))
+            stored = self.request_one(Query.RELATION, OutboxRequest(version=version))
             known[version] = decode_schema(version, stored)[1]
         return known[version]
 
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""
-        stored = self._all(Query.RELATIONS, OutboxRequest())
+        stored = self.request(Query.RELATIONS, OutboxRequest())
         return {
             SchemaVersion(number): decode_schema(SchemaVersion(number), value)
             for number, value in enumerate(stored, start=1)
@@ -149,7 +149,7 @@ class FlightOutbox:
 
     def registered(self, reader: str) -> Reader | None:
         """Return what a reader has confirmed; None if it is not registered."""
-        return READER_FOUND.read(self._one(Query.REGISTERED, OutboxRequest(reader=reader)))
+        return READER_FOUND.read(self.request_one(Query.REGISTERED, OutboxRequest(reader=reader)))
 
     def register(self, reader: str, *, is_required: bool = True) -> Reader:
         """Register a reader, or return the earlier confirmation."""
@@ -161,15 +161,15 @@ class FlightOutbox:
 
     def check_active(self, reader: str) -> None:
         """Raise `ReaderLapsed` if a reader has lapsed."""
-        self._all(Query.CHECK_ACTIVE, OutboxRequest(reader=reader))
+        self.request(Query.CHECK_ACTIVE, OutboxRequest(reader=reader))
 
     def known_readers(self) -> KnownReaders:
         """Return all readers with their lag by the server's clock."""
-        return KNOWN_READERS.read(self._one(Query.KNOWN_READERS, OutboxRequest()))
+        return KNOWN_READERS.read(self.request_one(Query.KNOWN_READERS, OutboxRequest()))
 
     def drop_reader(self, reader: str) -> None:
         """Remove a reader; raise `UnknownReader`."""
-        self._all(Query.DROP_READER, OutboxRequest(reader=reader))
+        self.request(Query.DROP_READER, OutboxRequest(reader=reader))
 
     def resume_reader(self, reader: str) -> Reader:
         """Let a lapsed reader continue with the oldest value of the outbox."""
@@ -183,10 +183,10 @@ class FlightOutbox:
         return facts
 
     def _request_facts(self) -> OutboxFacts:
-        return FACTS.read(self._one(Query.FACTS, OutboxRequest()))
+        return FACTS.read(self.request_one(Query.FACTS, OutboxRequest()))
 
     def _reader(self, query: Query, request: OutboxRequest) -> Reader:
-        found = READER_FOUND.read(self._one(query, request))
+        found = READER_FOUND.read(self.request_one(query, request))
         assert found is not None, "the server has registered it"
         return found
 
@@ -194,7 +194,7 @@ class FlightOutbox:
         """Yield the headers of a range, as many as one answer contains; also of an empty range, which is checked."""
         while True:
             end = Sequence(min(upto, after + HEADERS_MAX))
-            yield decode_headers(self._one(Query.HEADERS, OutboxRequest(after=after, upto=end)))
+            yield decode_headers(self.request_one(Query.HEADERS, OutboxRequest(after=after, upto=end)))
             after = end
             if after >= upto:
                 return
@@ -280,10 +280,12 @@ class FlightOutbox:
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, BUSY_POLL_S_MAX)
 
-    def _one(self, query: Query, request: OutboxRequest) -> bytes:
-        return b"".join(self._all(query, request))
+    def request_one(self, query: Query, request: OutboxRequest) -> bytes:
+        """Return the answer to a request."""
+        return b"".join(self.request(query, request))
 
-    def _all(self, query: Query, request: OutboxRequest) -> list[bytes]:
+    def request(self, query: Query, request: OutboxRequest) -> list[bytes]:
+        """Return the parts of the answer to a request."""
         action = flight.Action(query.value, REQUEST.write(request))
         return self._when_not_busy(lambda: self._act(action))
 

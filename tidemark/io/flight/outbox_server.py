@@ -10,20 +10,23 @@ import hmac
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
 from pyarrow import flight
 
+from tidemark.engine.selection import Selection
+from tidemark.io.flight.capture_answers import CAPTURE_QUERIES, answer
 from tidemark.io.flight.flight_outbox import AUTHORIZATION
 from tidemark.io.flight.remote_errors import ServerBusy, encoded_error
+from tidemark.io.flight.request_bounds import RequestRefused, check_size, parse_request
 from tidemark.io.flight.server_metrics import VALUES_KIND, ServerMetrics
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.reader_register import StateReaders
-from tidemark.model.errors import ConfigError, TidemarkError
+from tidemark.model.errors import TidemarkError
 from tidemark.model.secret import Secret
 from tidemark.wire.json_form import JsonMismatch
 from tidemark.wire.outbox_requests import (
@@ -34,8 +37,6 @@ from tidemark.wire.outbox_requests import (
     PLANNED,
     RANGES_MAX,
     READER_FOUND,
-    REQUEST,
-    REQUEST_BYTES_MAX,
     VALUES,
     OutboxFacts,
     OutboxRequest,
@@ -48,14 +49,9 @@ from tidemark.wire.values import encode_header
 
 MESSAGE_BYTES = 4 << 20
 REQUESTS_MAX = 64  # that run at once, beside the streams of values
+CATALOG = Query.CAPTURED_TABLES  # reads the catalog history, which takes memory: one at a time
 SCHEMA = pa.schema([pa.field("sequence", pa.int64()), pa.field("chunk", pa.binary())])
 _SOCKET_UMASK = 0o777
-
-
-class RequestRefused(ConfigError):
-    """A request beyond the bounds of the server, or of an unknown form."""
-
-    hint = "the client must be of the same version of Tidemark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +66,23 @@ class Listening:
 
 
 class OutboxServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves one outbox; `opened` returns its reader, for each request again."""
+    """Serves one outbox; `opened` returns its reader, for each request again; `selection` is that of the capture."""
 
     def __init__(
-        self, listening: Listening, opened: Callable[[], OutboxReader], streams_max: int, metrics: ServerMetrics
+        self,
+        listening: Listening,
+        opened: Callable[[], OutboxReader],
+        streams_max: int,
+        metrics: ServerMetrics,
+        selection: Selection,
     ) -> None:
         self._opened = opened
+        self._selection = selection
         self._metrics = metrics
         self._streams_max = streams_max
         self._streams = threading.BoundedSemaphore(streams_max)
         self._requests = threading.BoundedSemaphore(REQUESTS_MAX)
+        self._catalogs = threading.BoundedSemaphore(1)
         metrics.streams_max.set(streams_max)
         middleware = {} if listening.token is None else {"token": _TokenCheck(listening.token, metrics)}
         certificates = [(listening.certificate, listening.key)] if listening.certificate else []
@@ -93,17 +96,21 @@ class OutboxServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         """Answer a request."""
         del context
         with self._counted(action.type), self._bounded(self._requests, REQUESTS_MAX, "requests"):
-            if action.type not in _KINDS:
-                raise RequestRefused(f"no request is of kind {action.type[:40]!r}")
-            request_kind, request = Query(action.type), _parsed(action)
-            for answer in _ANSWERS[request_kind](self._opened(), request):
-                yield flight.Result(pa.py_buffer(answer))
+            query, request = parse_request(action)
+            with self._bounded(self._catalogs, 1, "reading of the catalog") if query is CATALOG else nullcontext():
+                for part in self._answer(query, request):
+                    yield flight.Result(pa.py_buffer(part))
+
+    def _answer(self, query: Query, request: OutboxRequest) -> Iterator[bytes]:
+        if query in CAPTURE_QUERIES:
+            return answer(self._opened(), self._selection, query, request)
+        return _ANSWERS[query](self._opened(), request)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send the values of ranges."""
         del context
         with self._counted(VALUES_KIND):
-            _check_size(ticket.ticket)
+            check_size(ticket.ticket)
             try:
                 request = VALUES.read(ticket.ticket)
             except JsonMismatch as error:
@@ -259,20 +266,6 @@ def _messages(outbox: OutboxReader, request: ValuesRequest) -> Iterator[pa.Recor
 def _message(waiting: list[tuple[int, bytes]]) -> pa.RecordBatch:
     sequences, chunks = zip(*waiting, strict=True)
     return pa.record_batch([pa.array(sequences, pa.int64()), pa.array(chunks, pa.binary())], schema=SCHEMA)
-
-
-def _parsed(action: flight.Action) -> OutboxRequest:
-    body: bytes = action.body.to_pybytes()
-    _check_size(body)
-    try:
-        return REQUEST.read(body)
-    except JsonMismatch as error:
-        raise RequestRefused(f"not a request of kind {action.type}: {error}") from error
-
-
-def _check_size(body: bytes) -> None:
-    if len(body) > REQUEST_BYTES_MAX:
-        raise RequestRefused(f"a request has {len(body)} bytes: at most {REQUEST_BYTES_MAX}")
 
 
 _KINDS = {query.value for query in Query}

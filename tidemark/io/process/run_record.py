@@ -8,17 +8,22 @@ before it has the lock of its role is not recorded.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.disk import replace_file
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.process.ending import describe_ending
 from tidemark.io.process.process_ends import KILLED
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark.wire.state.process_log import Owner, ProcessEnd, ProcessLog
 from tidemark.wire.state.state_keys import PROCESSES
 
 REASON_CHARACTERS_MAX = 1000  # stored of an error's text
+_LOG: JsonForm[ProcessLog] = JsonForm(ProcessLog)
 
 
 @dataclass(slots=True)
@@ -28,35 +33,71 @@ class Run:
     reason: str = "stopped"
 
 
+class ProcessRecord(Protocol):
+    """Where the ends of processes are recorded."""
+
+    def change(self, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog:
+        """Change the record; return the former one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """The record in a state."""
+
+    store: StateStore
+
+    def change(self, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog:
+        """Change the record; return the former one."""
+        with self.store.transaction(None) as transaction:
+            before = transaction.processes()
+            transaction.put(PROCESSES, change(before))
+        return before
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """The record of one role that has no state: a file, changed under the role's lock; a damaged one counts as none."""
+
+    path: Path
+    file_mode: int
+
+    def change(self, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog:
+        """Change the record; return the former one."""
+        try:
+            before = _LOG.read(self.path.read_bytes())
+        except (FileNotFoundError, JsonMismatch):
+            before = ProcessLog()
+        replace_file(self.path, _LOG.write(change(before)), self.file_mode)
+        return before
+
+
 @contextmanager
-def recorded(store: StateStore, owner: Owner, log: Log) -> Iterator[Run]:
+def recorded(record: ProcessRecord, owner: Owner, log: Log) -> Iterator[Run]:
     """Record that a process runs, and how it ends; a full disk prevents neither start nor end."""
     run = Run()
-    before = _record(store, log, lambda known: _with_start(known, owner))
+    before = _record(record, log, lambda known: _with_start(known, owner))
     if before is not None and owner.role in before.running:
         log.warning("the previous run did not record its end", process=before.running[owner.role].pid)
     try:
         yield run
     except Exception as error:
         code, fields = describe_ending(error)
-        _record(store, log, lambda known: _with_end(known, owner, code, f"{fields['kind']}: {fields['error']}"))
+        _record(record, log, lambda known: _with_end(known, owner, code, f"{fields['kind']}: {fields['error']}"))
         raise
     except SystemExit:  # a stop requested while the process waited for space before its work began
-        _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
+        _record(record, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
         raise
-    _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
+    _record(record, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
 
 
-def _record(store: StateStore, log: Log, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog | None:
+def _record(record: ProcessRecord, log: Log, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog | None:
     """Change the record; return the former one, None if it could not be changed."""
     try:
-        with store.transaction(None) as transaction:
-            before = transaction.processes()
-            transaction.put(PROCESSES, change(before))
+        return record.change(change)
     except TidemarkError as error:  # a full disk prevents no process from starting or ending
         log.warning("the end of the run was not recorded in the state", **describe_error(error))
         return None
-    return before
 
 
 def _with_start(known: ProcessLog, owner: Owner) -> ProcessLog:

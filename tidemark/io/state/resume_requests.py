@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from tidemark.io.host.disk import writing
+from tidemark.model.errors import ConfigError
 
 _GROUP_MODE = 0o060  # of the state folder: Spark's user may differ
 _KEY = re.compile(r"\d+(\.\d+)?")  # see `accepted_breaks.log_key`
@@ -34,10 +35,16 @@ def close_request(state: Path, reader: str, key: str) -> None:
 
 def requested_keys(state: Path, reader: str) -> list[str]:
     """Return the keys of the open requests of a reader."""
-    start = _file(state, reader, "").name
+    start = _start(reader)
     keys = (path.name.removeprefix(start) for path in state.glob("resume-*") if path.name.startswith(start))
     return [key for key in keys if _KEY.fullmatch(key)]
 
 
 def _file(state: Path, reader: str, key: str) -> Path:
-    return state / f"resume-{reader}-{key}"
+    if not _KEY.fullmatch(key):
+        raise ConfigError(f"not a key of a table: {key!r}", hint="use DATABASE.RELATION, or DATABASE for messages")
+    return state / f"{_start(reader)}{key}"
+
+
+def _start(reader: str) -> str:
+    return f"resume-{reader}-"

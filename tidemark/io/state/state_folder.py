@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.io.host.disk import writing
+from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import ConfigError, StateError
 
 SERVER = "server"  # the outbox server, beside the roles
@@ -26,21 +27,8 @@ SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
 
 
 @dataclass(frozen=True, slots=True)
-class StateFolder:
+class StateFolder(ProcessFolder):
     """A state folder; its files have mode 0600, or 0660 if a group shares them."""
-
-    root: Path
-    shared_with_group: bool = False
-
-    @property
-    def file_mode(self) -> int:
-        """Permissions of files."""
-        return 0o660 if self.shared_with_group else 0o600
-
-    @property
-    def folder_mode(self) -> int:
-        """Permissions of folders."""
-        return 0o770 if self.shared_with_group else 0o700
 
     @property
     def lmdb(self) -> Path:
@@ -77,9 +65,9 @@ class StateFolder:
         """The ports that `init` assigned."""
         return self.root / "ports.json"
 
-    def lock(self, role: str) -> Path:
-        """Return the lock file of a role."""
-        return self.root / f"{role}.lock"
+    def progress(self, reader: str) -> Path:
+        """Return the file of the progress of a reader's pipeline."""
+        return self.root / f"pipeline-{reader}.json"
 
     def socket(self, role: str) -> Path:
         """Return the socket of a role, or of the outbox server; raise for a path that is too long for a socket."""

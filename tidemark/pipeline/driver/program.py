@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
+from tidemark.engine.selection import Selection
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.local_path import lake_location, local_path
@@ -24,17 +25,15 @@ from tidemark.io.process.config import load_config
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.lake_config import LakeConfig
-from tidemark.io.process.metrics_ports import assigned_ports
+from tidemark.io.process.metrics_ports import MetricsPorts
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.locking.write_guard import reporting_stuck_writers
-from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
+from tidemark.pipeline.driver.capture_place import CapturePlace, StatePlace
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
@@ -45,7 +44,9 @@ from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import LakeFormat, Settings
-from tidemark.pipeline.storage.store_wait import StoreWait, when_store_answers
+from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.pipeline.storage.outage_wait import when_available
+from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import is_remote, open_lake
 
 REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
@@ -79,47 +80,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
-    folder = StateFolder(local_path(given.state, "--state"), given.shared_with_group)
     root = lake_location(given.lake, "--lake")
     path = local_path(given.config, "--config") if given.config else None
     config = load_config(path, os.environ)
     lake_config = with_store_options(config.lake, given)
     open_lake(root, lake_config)
-    if not _wait_for_promotion(folder, stop, log, once=given.once):
+    place = _capture_place(given, config.select.selection())
+    if not _wait_for_promotion(place, stop, log, once=given.once):
         return
-    wait, guarded = partial(_wait_to_start, stop), reporting_stuck_writers(get_log("state"))
+    wait = partial(_wait_to_start, stop)
     with ExitStack() as stack:
 
         def opened(opening: Callable[[], AbstractContextManager[OpenedT]], folder: Path) -> OpenedT:
             return stack.enter_context(when_space_allows(opening, folder, log, wait=wait))
 
-        outbox = opened(partial(OutboxReader.open, folder, guarded=guarded), folder.root)
+        found = opened(place.open, place.disk)
+        outbox, capture, folder = found.outbox, found.capture, found.folder
         role = opened(partial(RoleLock.acquire, folder, f"pipeline-{given.reader}"), folder.root)
-        store = opened(partial(StateStore.open, folder, guarded=guarded), folder.root)
-        run = stack.enter_context(recorded(store, role.owner, log))
-        keys = set(store.marker_keys().names.values())  # the keys with which the capture's daemons were started
+        run = stack.enter_context(recorded(found.record, role.owner, log))
         metrics = PipelineMetrics(outbox.identity.capture)
-        _serve_metrics(given, folder, metrics, stack, log)
+        _serve_metrics(given, place, metrics, stack, log)
         store_wait = StoreWait(root, metrics.store_wait_seconds, log)
-        holding = partial(hold_lake, root, outbox.identity, folder.root, given.reader, keys)
+        holding = partial(hold_lake, root, outbox.identity, capture.facts(), given.reader)
         opening = partial(opened, holding, folder.root if is_remote(root) else Path(root))
-        hold = when_store_answers(opening, store_wait, stop, once=given.once)
+        hold = when_available(opening, store_wait, stop, once=given.once)
         if hold is None:
             return
         if hold.beside is not None:
             log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
         when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
         _check_batch_bytes(given, outbox, log)
-        checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
-        progress = PipelineProgress(metrics, log, folder, given.reader, root)
+        checkpoint = given.checkpoint or str(folder.root / "spark")
+        progress = PipelineProgress(metrics, log, capture, given.reader, root)
         settings = Settings(
-            folder.root.absolute(),
+            folder.root,
             root,
             checkpoint,
             given.reader,
             given.batch_bytes,
-            given.shared_with_group,
             given.once,
+            place.source,
             given.master,
             lake_config,
             config.select.selection(),
@@ -127,12 +127,12 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             LakeFormat(given.format),
             given.paused_bytes,
         )
-        opening_lake = partial(opened_landing, settings, outbox, progress, log)
-        landing = when_store_answers(opening_lake, store_wait, stop, once=given.once)
+        opening_lake = partial(opened_landing, settings, outbox, capture, progress, log)
+        landing = when_available(opening_lake, store_wait, stop, once=given.once)
         if landing is None:
             return
-        check_not_restored(root, landing.positions, outbox, given.reader)  # before Spark's JVM is started
-        pipeline = Pipeline(settings, outbox, landing, progress, log, hold=hold)
+        check_not_restored(root, landing.positions, outbox, capture, given.reader)  # before Spark's JVM is started
+        pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return
         local = given.master.startswith("local") and "://" not in checkpoint
@@ -154,16 +154,16 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
 
 
 def _serve_metrics(
-    given: argparse.Namespace, folder: StateFolder, metrics: PipelineMetrics, stack: ExitStack, log: Log
+    given: argparse.Namespace, place: CapturePlace, metrics: PipelineMetrics, stack: ExitStack, log: Log
 ) -> None:
-    port = metrics_port(given, folder)
+    port = metrics_port(given, place.ports)
     if port is not None:
         server = MetricsServer(metrics, given.metrics_host, port)
         stack.callback(server.close)
         log.info("metrics served", host=given.metrics_host, port=server.port)
 
 
-def _check_batch_bytes(given: argparse.Namespace, outbox: OutboxReader, log: Log) -> None:
+def _check_batch_bytes(given: argparse.Namespace, outbox: OutboxPort, log: Log) -> None:
     half = outbox.identity.outbox_bytes_max // 2
     if given.batch_bytes > half and given.batch_bytes != BATCH_BYTES:
         log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
@@ -201,8 +201,8 @@ def _reason(stop: threading.Event) -> str:
     return "signal" if stop.is_set() else "nothing left"
 
 
-def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:
-    """Return the metrics port: the given one, else the port that `init` assigned; None: metrics are not served.
+def metrics_port(given: argparse.Namespace, ports: MetricsPorts | None) -> int | None:
+    """Return the metrics port: the given one, else the one of the assigned ports; None: metrics are not served.
 
     The assigned port is for the first pipeline; further pipelines on the same state need `--metrics-port`.
     """
@@ -210,23 +210,25 @@ def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:
         return None
     if given.metrics_port is not None:
         return int(given.metrics_port)
-    ports = assigned_ports(folder) if given.reader == READER else None
-    return ports.pipeline if ports is not None else None
+    return ports.pipeline if ports is not None and given.reader == READER else None
 
 
-def _wait_for_promotion(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
+def _capture_place(given: argparse.Namespace, selection: Selection) -> CapturePlace:
+    return StatePlace(StateFolder(local_path(given.state, "--state"), given.shared_with_group), selection)
+
+
+def _wait_for_promotion(place: CapturePlace, stop: threading.Event, log: Log, *, once: bool) -> bool:
     """Wait while the capture follows and the outbox is empty; return False if there is nothing to do.
 
     NB: a promotion advances the numbering of the outbox: a reader that started before it would request sequences that
     never existed.
     """
-    opening = partial(StateStore.open, folder, guarded=reporting_stuck_writers(get_log("state")))
-    with when_space_allows(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
+    with when_space_allows(place.open, place.disk, log, wait=partial(_wait_to_start, stop)) as found:
         is_reported = False
-        while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
+        while (facts := found.capture.facts()).awaits_promotion:
             if not is_reported:
                 is_reported = True
-                log.info("the state follows a standby; waiting for its promotion", state=str(folder.root))
+                log.info("the state follows a standby; waiting for its promotion", state=facts.state)
             notify(READY)
             notify(ALIVE)
             if once or stop.wait(FOLLOWED_S):

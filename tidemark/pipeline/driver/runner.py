@@ -20,7 +20,7 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.checkpoint_files import checkpoint_url
@@ -28,6 +28,7 @@ from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
+from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed, newest_value
 from tidemark.pipeline.landing.lake_epoch import LakeHold
 from tidemark.pipeline.landing.landing import LakePositions, Landing, contains
@@ -39,6 +40,7 @@ from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
 from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import is_remote
@@ -68,17 +70,19 @@ class Pipeline:
     def __init__(
         self,
         settings: Settings,
-        outbox: OutboxReader,
+        outbox: OutboxPort,
         landing: Landing,
         progress: PipelineProgress,
         log: Log,
         *,
+        capture: CapturePort,
         hold: LakeHold | None = None,
     ) -> None:
         """`hold` entitles the pipeline to write to the lake; None: nothing else writes to it."""
         self._settings = settings
         self._hold = hold
         self._outbox = outbox
+        self._capture = capture
         self._metrics = metrics = progress.metrics
         self._progress = progress
         self._log = log
@@ -218,18 +222,17 @@ class Pipeline:
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
         self._outbox_id = self._outbox.outbox_id
-        check_not_restored(settings.lake, self._landing.positions, self._outbox, settings.reader)
+        check_not_restored(settings.lake, self._landing.positions, self._outbox, self._capture, settings.reader)
         start = starting_sequence(self._landing.positions, self._outbox)
         lake = self._landing.positions.lake_id()  # a checkpoint belongs to one lake, and a state may serve two
         register_source(spark)
         self._log.info("query starts", lake=settings.lake, outbox=self._outbox_id, after=start)
         rows = (
             spark.readStream.format(FORMAT)
-            .option("state", str(settings.state))
+            .options(**settings.source)
             .option("startingSequence", start)
             .option("maxBytesPerTrigger", settings.batch_bytes)
             .option("headersOnly", "true")
-            .option("sharedWithGroup", str(settings.shared_with_group).lower())
             .load()
         )
         folder = f"{settings.checkpoint}/{self._outbox_id}-{lake}{self._adoptions()}"
@@ -309,11 +312,11 @@ class Pipeline:
 
 
 def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
-    """Return the disks that the pipeline writes to: of state, lake, checkpoint and Spark's temporary files.
+    """Return the disks that the pipeline writes to: of its own files, lake, checkpoint and Spark's temporary files.
 
     A batch is written to log and replica of its tables, and a merge may rewrite a whole replica.
     """
-    folders = [settings.state, *scratch_folders(os.environ, local_dir)]
+    folders = [settings.folder, *scratch_folders(os.environ, local_dir)]
     if not is_remote(settings.lake):
         folders.append(Path(settings.lake))
     if "://" not in settings.checkpoint:
@@ -334,7 +337,7 @@ def register_source(spark: SparkSession) -> None:
             raise
 
 
-def starting_sequence(positions: LakePositions, outbox: OutboxReader) -> Sequence:
+def starting_sequence(positions: LakePositions, outbox: OutboxPort) -> Sequence:
     """Return the sequence after which a query without a checkpoint starts: the lake's applied sequence.
 
     An outbox that is new to the lake starts at its beginning; changes that the lake contains are skipped by position. A

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import tidemark
-from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.driver.checkpoint_files import serve_checkpoints
 from tidemark.pipeline.driver.helper_python import helper_python
@@ -46,7 +46,7 @@ _LOCAL_CHECKPOINTS = (
 )
 
 
-def make_session(master: str, folder: StateFolder, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
+def make_session(master: str, folder: ProcessFolder, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
     """Start Spark and set the environment that its processes inherit."""
     umask = 0o777 & ~folder.folder_mode
     before = os.umask(umask)  # for Spark's files; our files set their modes, and the user decides about the lake's
@@ -81,7 +81,9 @@ def end_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
+def _start(
+    master: str, folder: ProcessFolder, umask: int, *, driver_memory: str, local_checkpoint: bool
+) -> SparkSession:
     os.environ["JAVA_HOME"] = str(java_home(os.environ, folder.root.absolute()))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())

@@ -49,24 +49,33 @@ class LakeHolder:
     pid: int
     marker_keys: tuple[str, ...]  # key names, which do not reveal the keys
     token: int = 0  # of an epoch in an object store
+    state_host: str = ""  # if it is another host: the pipeline reads from its outbox server
 
     def is_beside(self, other: "LakeHolder") -> bool:
         """Return whether both are pipelines of one capture on two of its hosts."""
-        is_same_state = (self.host, self.state) == (other.host, other.state)
+        is_same_state = self.state_place == other.state_place
         return not is_same_state and bool(set(self.marker_keys) & set(other.marker_keys))
 
+    @property
+    def state_place(self) -> tuple[str, str]:
+        """Host and path of the state folder."""
+        return self.state_host or self.host, self.state
+
     def __str__(self) -> str:
+        at = f" on {self.state_host}" if self.state_host else ""
         return (
             f"the pipeline {self.reader!r} of capture {self.capture!r} of the cluster {self.system_identifier} "
-            f"(state {self.state}, process {self.pid} on {self.host})"
+            f"(state {self.state}{at}, process {self.pid} on {self.host})"
         )
 
 
 HOLDER: JsonForm[LakeHolder] = JsonForm(LakeHolder)
 
 
-def this_pipeline(identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> LakeHolder:
-    """Return the pipeline of this process as the holder of a lake."""
+def this_pipeline(
+    identity: Identity, state: Path, reader: str, marker_keys: Collection[str], state_host: str
+) -> LakeHolder:
+    """Return the pipeline of this process as the holder of a lake; `state_host`: if the state is on another host."""
     return LakeHolder(
         identity.capture,
         str(identity.system_identifier),
@@ -75,6 +84,7 @@ def this_pipeline(identity: Identity, state: Path, reader: str, marker_keys: Col
         host_name(),
         os.getpid(),
         tuple(sorted(marker_keys)),
+        state_host=state_host,
     )
 
 
@@ -92,9 +102,18 @@ class LakeLock:
         self.beside = beside
 
     @classmethod
-    def acquire(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
+    def acquire(
+        cls,
+        lake: Path,
+        identity: Identity,
+        state: Path,
+        reader: str,
+        marker_keys: Collection[str],
+        *,
+        state_host: str = "",
+    ) -> Self:
         """Acquire the lock of `lake`; create a missing folder; raise `LakeInUse` if another process has the lock."""
-        pipeline = this_pipeline(identity, state, reader, marker_keys)
+        pipeline = this_pipeline(identity, state, reader, marker_keys, state_host)
         path = lake / FILE
         with _writing_lake(path):
             lake.mkdir(parents=True, exist_ok=True)

@@ -6,18 +6,19 @@ before the next batch may run. If the outbox keeps too much for it, it is due at
 
 from collections.abc import Mapping
 
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.landing.slices import KeptBytes, table_slice
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.source.outbox_port import OutboxPort
 
 
 class DeferredReplicas:
     """The deferred replicas of one reader's lake; used by one thread at a time."""
 
-    def __init__(self, outbox: OutboxReader, bytes_max: int) -> None:
+    def __init__(self, outbox: OutboxPort, bytes_max: int) -> None:
         self._outbox = outbox
         self._bytes_max = bytes_max
         self._kept = KeptBytes(outbox)

@@ -7,15 +7,13 @@ from functools import partial
 
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log
-from tidemark.io.state.accepted_breaks import accepted_breaks
-from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, keep_hours
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
 from tidemark.pipeline.landing.feed import Feed, check_joins
 from tidemark.pipeline.landing.maintenance import Maintenance
@@ -26,28 +24,31 @@ from tidemark.pipeline.landing.settings import Settings, paused_bytes
 from tidemark.pipeline.landing.settings_check import check_settings, check_source, unmatched_patterns
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
+from tidemark.pipeline.source.outbox_port import OutboxPort
 
 
 class DeltaLanding:
     """One lake of Delta tables, as one reader of the outbox writes it."""
 
-    def __init__(self, settings: Settings, outbox: OutboxReader, progress: PipelineProgress, log: Log) -> None:
+    def __init__(
+        self, settings: Settings, outbox: OutboxPort, capture: CapturePort, progress: PipelineProgress, log: Log
+    ) -> None:
         self._settings = settings
         self._outbox = outbox
+        self._capture = capture
         self._progress = progress
         self._log = log
         self._databases = CapturedDatabases(outbox)
         self._locks = TableLocks()
         kept_bytes = paused_bytes(settings, outbox)
-        self._paused = PausedTables(outbox, settings.state, settings.reader, kept_bytes)
+        self._paused = PausedTables(outbox, capture, settings.reader, kept_bytes)
         self._deferred = DeferredReplicas(outbox, kept_bytes)
         self._lake = self._opened(lambda: False)
         self._paused.close_old_requests(self._lake)
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
         check_settings(settings.lake_config, settings.lake, tables.values())
-        folder = StateFolder(settings.state, settings.shared_with_group)
-        check_source(settings.lake_config, settings.selection, folder, tables.keys(), log)
+        check_source(settings.lake_config, capture, tables.keys(), log)
         for pattern in unmatched_patterns(settings.lake_config, tables.values()):
             log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
@@ -135,7 +136,7 @@ class DeltaLanding:
             databases,
             dialects=databases.dialects,
             keep_hours=keep_hours(settings.log_keep_s),
-            accepted=partial(accepted_breaks, settings.state, settings.reader),
+            accepted=partial(self._capture.accepted_breaks, settings.reader),
             is_over=is_over,
             config=settings.lake_config,
             locks=self._locks,

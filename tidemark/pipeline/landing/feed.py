@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
 from tidemark.pipeline.source.opened_values import INCOMPLETE
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind
 
 
@@ -47,7 +47,7 @@ def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox:
     )
 
 
-def newest_value(outbox: OutboxReader) -> ValueHeader:
+def newest_value(outbox: OutboxPort) -> ValueHeader:
     """Return the header of the newest value; the outbox keeps those of the batch that is being written."""
     head = outbox.head()
     return outbox.headers(OutboxSequence(head - 1), head)[-1]

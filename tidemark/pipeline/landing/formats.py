@@ -4,13 +4,14 @@ from importlib import import_module
 
 from tidemark.io.host.extras import ICEBERG
 from tidemark.io.host.logs import Log
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.lake.lake_kind import has_catalog, has_delta_positions
+from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.delta_landing import DeltaLanding
 from tidemark.pipeline.landing.landing import Landing
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import LakeFormat, Settings
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.storage.stores import is_remote
 
 IN_FOLDERS = "the catalog of a lake of Iceberg tables is a file: give a folder of a local file system"
@@ -22,12 +23,14 @@ class OtherFormat(ConfigError):
     hint = "give each format a separate lake, and a separate reader of the outbox (--reader)"
 
 
-def opened_landing(settings: Settings, outbox: OutboxReader, progress: PipelineProgress, log: Log) -> Landing:
+def opened_landing(
+    settings: Settings, outbox: OutboxPort, capture: CapturePort, progress: PipelineProgress, log: Log
+) -> Landing:
     """Open the lake; raise `OtherFormat` if its tables have another format than `settings` say."""
     if settings.lake_format is LakeFormat.DELTA:
         if has_catalog(settings.lake):
             raise OtherFormat(f"{settings.lake} is a lake of Iceberg tables: use --format iceberg")
-        return DeltaLanding(settings, outbox, progress, log)
+        return DeltaLanding(settings, outbox, capture, progress, log)
     if is_remote(settings.lake):
         raise OtherFormat(f"{settings.lake} is in an object store, and --format is iceberg", hint=IN_FOLDERS)
     if has_delta_positions(settings.lake):

@@ -8,7 +8,6 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.failpoints import Failpoint
@@ -22,6 +21,7 @@ from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.landing.settings_check import BadTableSettings
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
+from tidemark.pipeline.source.outbox_port import OutboxPort
 
 
 class IcebergLanding:
@@ -29,7 +29,7 @@ class IcebergLanding:
 
     is_behind = False
 
-    def __init__(self, settings: Settings, outbox: OutboxReader, progress: PipelineProgress, log: Log) -> None:
+    def __init__(self, settings: Settings, outbox: OutboxPort, progress: PipelineProgress, log: Log) -> None:
         check_settings(settings.lake_config)
         self._settings = settings
         self._outbox = outbox

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from tidemark.io.host.clock import host_name
 from tidemark.model.errors import Fenced
 from tidemark.pipeline.delta_log.commits import new_token
 from tidemark.pipeline.lake.lake_lock import HOLDER, LakeHolder, LakeInUse, LakeLock, this_pipeline
@@ -26,6 +27,7 @@ from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.store_errors import BadStore
 from tidemark.pipeline.storage.stores import is_remote, store_of
+from tidemark.wire.capture_facts import CaptureFacts
 from tidemark.wire.json_form import JsonMismatch
 from tidemark.wire.state.values import Identity
 
@@ -74,11 +76,21 @@ class LakeEpoch:
         self.beside: LakeHolder | None = None
 
     @classmethod
-    def take(cls, root: str, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
+    def take(
+        cls,
+        root: str,
+        identity: Identity,
+        state: Path,
+        reader: str,
+        marker_keys: Collection[str],
+        *,
+        state_host: str = "",
+    ) -> Self:
         """Take the next epoch of the lake at `root`; raise `LakeOfAnother` if it is not a lake of this capture."""
         Positions(root, identity)  # NB: first, so that a pipeline of another capture ends none
         token = new_token()  # so that no other pipeline's object has the same content
-        holder, store = replace(this_pipeline(identity, state, reader, marker_keys), token=token), store_of(root)
+        holder = replace(this_pipeline(identity, state, reader, marker_keys, state_host), token=token)
+        store = store_of(root)
         content = HOLDER.write(holder)
         for _ in range(TAKES_MAX):
             newest, other = newest_holder(root)
@@ -136,11 +148,13 @@ def _check_conditional(store: LakeStore, path: str, other: bytes) -> None:
         )
 
 
-def hold_lake(root: str, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> LakeHold:
+def hold_lake(root: str, identity: Identity, facts: CaptureFacts, reader: str) -> LakeHold:
     """Acquire the lock of a local lake, or take the epoch of one in an object store."""
+    state_host = facts.host if facts.host != host_name() else ""
+    state, keys = Path(facts.state), facts.marker_keys
     if is_remote(root):
-        return LakeEpoch.take(root, identity, state, reader, marker_keys)
-    return LakeLock.acquire(Path(root), identity, state, reader, marker_keys)
+        return LakeEpoch.take(root, identity, state, reader, keys, state_host=state_host)
+    return LakeLock.acquire(Path(root), identity, state, reader, keys, state_host=state_host)
 
 
 def newest_holder(root: str) -> tuple[int, LakeHolder | None]:

@@ -7,27 +7,27 @@ which a new copy begins, unless only its replica is paused: that continues with 
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from tidemark.io.host.failpoints import passed
 from tidemark.io.state.accepted_breaks import log_key
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
-from tidemark.io.state.resume_requests import close_request, is_requested, request_resume, requested_keys
+from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import FaultKind
+from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.slices import KeptBytes, table_slice
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.source.outbox_port import OutboxPort
 
 
 class PausedTables:
     """The paused tables of one reader's lake; used by one thread at a time."""
 
-    def __init__(self, outbox: OutboxReader, state: Path, reader: str, bytes_max: int) -> None:
+    def __init__(self, outbox: OutboxPort, capture: CapturePort, reader: str, bytes_max: int) -> None:
         self._outbox = outbox
-        self._state = state
+        self._capture = capture
         self._reader = reader
         self._bytes_max = bytes_max
         self._kept = KeptBytes(outbox)
@@ -35,9 +35,9 @@ class PausedTables:
     def close_old_requests(self, lake: Lake) -> None:
         """Remove the requests for tables that are not paused."""
         paused = {log_key(*of) for of in lake.paused}
-        for key in requested_keys(self._state, self._reader):
+        for key in self._capture.resume_requests(self._reader):
             if key not in paused:
-                close_request(self._state, self._reader, key)
+                self._capture.close_request(self._reader, key)
 
     def give_up_oldest(self, lake: Lake) -> None:
         """Give up the changes of the tables that were paused first, as long as the outbox keeps too much for them."""
@@ -59,14 +59,17 @@ class PausedTables:
         tables = lake.positions.tables
         for of in copied & lake.paused.keys():
             if tables[of].log.is_faulty(FaultKind.PAUSED):
-                request_resume(self._state, self._reader, log_key(*of))
+                self._capture.request_resume(self._reader, log_key(*of))
 
     def resume(self, lake: Lake, report: Callable[[], None]) -> bool:
         """Let each table that the operator resumed catch up by one slice; return whether there was one.
 
         `report` runs before a request is closed: the waiting command then reads the result.
         """
-        requested = [of for of in lake.paused if is_requested(self._state, self._reader, log_key(*of))]
+        if not lake.paused:
+            return False
+        keys = set(self._capture.resume_requests(self._reader))
+        requested = [of for of in lake.paused if log_key(*of) in keys]
         if not requested or lake.positions.outbox != self._outbox.outbox_id:
             return False
         for of in requested:
@@ -80,7 +83,7 @@ class PausedTables:
             passed(Failpoint.TABLE_RESUMED)
             report()
             if lake.paused.get(of, after) == after:  # it continues, or it failed again
-                close_request(self._state, self._reader, log_key(*of))
+                self._capture.close_request(self._reader, log_key(*of))
         return True
 
     def _excess(self, after: OutboxSequence, upto: OutboxSequence) -> str:

@@ -13,11 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.opened_values import in_order
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import HEADER_BYTES, KINDS, ValueHeader, ValueKind, decode_header
 
@@ -25,7 +25,7 @@ PORTION_BYTES = 64 << 20
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 
-def feeds(headers: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
+def feeds(headers: pa.Table, outbox: OutboxPort, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
     """Yield the portions of a batch in order; each is read while the previous one is written."""
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
@@ -59,7 +59,7 @@ def portions(headers: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader
         yield [*portion, *group]  # check_complete rejects a group without its end
 
 
-def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) -> Feed:
+def _read(headers: Sequence[ValueHeader], outbox: OutboxPort, outbox_id: str) -> Feed:
     check_complete(headers[0], headers[-1])
     values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
     items = [(header.sequence, _matching(header, value).item()) for header, value in values if header.kind in ITEMS]

@@ -1,7 +1,7 @@
-"""The progress of the pipeline: exported as metrics, logged at intervals, and written to a small file.
+"""The progress of the pipeline: exported as metrics, logged at intervals, and recorded at the capture.
 
-`cdcctl status` and the demonstration read this file, `pipeline-<reader>.json` in the state folder. It is
-replaced as a whole and never synced, and nothing depends on it. Tables whose state a batch changed are logged at once.
+The record is a small file of the state folder (`tidemark.io.state.progress_file`), from which nothing is delivered.
+Tables whose state a batch changed are logged at once.
 """
 
 import json
@@ -10,18 +10,17 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.disk import StateFull, writing
 from tidemark.io.host.logs import Log
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.commit_time import USECS_PER_SECOND
+from tidemark.model.errors import StateError
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 
@@ -67,12 +66,12 @@ class ProgressFile:
 class PipelineProgress:
     """Counts batches; used by one thread."""
 
-    def __init__(self, metrics: PipelineMetrics, log: Log, folder: StateFolder, reader: str, lake: str) -> None:
+    def __init__(self, metrics: PipelineMetrics, log: Log, capture: CapturePort, reader: str, lake: str) -> None:
         self.batches = 0
         self.rows = 0
         self.metrics = metrics
         self._log = log
-        self._folder = folder
+        self._capture = capture
         self._reader = reader
         self._lake = lake
         self._clock = SystemClock()
@@ -153,8 +152,8 @@ class PipelineProgress:
     def record_tables(self, tables: Tables) -> None:
         """Record the tables of a lake that was opened, or changed between two batches."""
         self.count_tables(tables)
-        with suppress(OSError, ValueError, StateFull):
-            content = json.loads(self._file.read_bytes())
+        with suppress(OSError, ValueError, StateError):
+            content = json.loads(self._capture.progress(self._reader))
             lists = {"faults": _fault_list(tables), "stale": _stale_names(tables)}
             self._write({**content, **lists, "updated_at_us": self._clock.wall_us()})
 
@@ -167,22 +166,12 @@ class PipelineProgress:
         self._record_wait("waits_for_store", reason)
 
     def _record_wait(self, name: str, reason: str) -> None:
-        with suppress(OSError, ValueError, StateFull):
-            content = json.loads(self._file.read_bytes())
+        with suppress(OSError, ValueError, StateError):
+            content = json.loads(self._capture.progress(self._reader))
             self._write({**content, name: reason, "updated_at_us": self._clock.wall_us()})
 
-    @property
-    def _file(self) -> Path:
-        return self._folder.root / f"pipeline-{self._reader}.json"
-
     def _write(self, content: Mapping[str, object]) -> None:
-        file = self._file
-        written = file.with_suffix(".new")
-        with writing(file):
-            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-                opened.write(json.dumps(content))
-            written.rename(file)
+        self._capture.record_progress(self._reader, json.dumps(content).encode())
 
 
 def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:

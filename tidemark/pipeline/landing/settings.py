@@ -1,14 +1,15 @@
 """The settings of a pipeline, and what paused tables may keep of the outbox."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from tidemark.engine.selection import Selection
 from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
+from tidemark.pipeline.source.outbox_port import OutboxPort
 
 PAUSED_SHARE = 4  # paused tables may keep a quarter of the outbox
 
@@ -30,13 +31,13 @@ class PausedBytesTooLarge(ConfigError):
 class Settings:
     """The settings of a pipeline."""
 
-    state: Path
+    folder: Path  # of the files of this process: the state folder, or with a server the runner folder
     lake: str
     checkpoint: str
     reader: str
     batch_bytes: int
-    shared_with_group: bool
     once: bool  # stop at the present end of the outbox
+    source: Mapping[str, str]  # the options of Spark's format that name the outbox
     master: str = "local"
     lake_config: LakeConfig = DEFAULT_LAKE
     selection: Selection = field(default_factory=Selection)
@@ -45,7 +46,7 @@ class Settings:
     paused_bytes: int | None = None  # that the outbox keeps for paused tables; None: `PAUSED_SHARE` of it
 
 
-def paused_bytes(settings: Settings, outbox: OutboxReader) -> int:
+def paused_bytes(settings: Settings, outbox: OutboxPort) -> int:
     """Return how many bytes the outbox keeps for paused tables; raise `PausedBytesTooLarge`."""
     most = outbox.outbox_bytes_max // PAUSED_SHARE
     if settings.paused_bytes is not None and settings.paused_bytes > most:

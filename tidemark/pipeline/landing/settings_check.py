@@ -4,10 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
 
-from tidemark.engine.selection import Selection
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError, TidemarkError
 from tidemark.model.lsn import INVALID_OID
 from tidemark.model.relation import Relation
@@ -18,7 +16,7 @@ from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.row_identity import has_order, row_identity
-from tidemark.pipeline.landing.source_tables import captured_tables
+from tidemark.pipeline.landing.capture_port import CapturePort
 
 
 class BadTableSettings(ConfigError):
@@ -37,14 +35,12 @@ def check_settings(config: LakeConfig, root: str, tables: Collection[TablePositi
     )
 
 
-def check_source(
-    config: LakeConfig, selection: Selection, state: StateFolder, known: Collection[TableId], log: Log
-) -> None:
+def check_source(config: LakeConfig, capture: CapturePort, known: Collection[TableId], log: Log) -> None:
     """Raise `BadTableSettings` if a captured table that the lake does not know yet does not fit its settings."""
     if not _names_columns(config):
         return  # reading the catalog history takes time and memory
     try:
-        source = captured_tables(state, selection)
+        source = capture.captured_tables()
     except StateError as error:
         log.warning("the settings of tables that are new to the lake are not checked", **describe_error(error))
         return

@@ -1,16 +1,16 @@
 """What the outbox keeps for a table that is behind the lake: its next items, and the bytes of all values since."""
 
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.landing.portions import ITEMS, PORTION_BYTES
 from tidemark.pipeline.sinks.lake_batch import LakeItem
+from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.values import HEADER_BYTES
 
 
 def table_slice(
-    outbox: OutboxReader, of: TableId, after: OutboxSequence, end: OutboxSequence
+    outbox: OutboxPort, of: TableId, after: OutboxSequence, end: OutboxSequence
 ) -> tuple[list[LakeItem], OutboxSequence]:
     """Return the next items of a table after `after`, up to `end` at most, and the value up to which they are.
 
@@ -30,7 +30,7 @@ def table_slice(
 class KeptBytes:
     """Measures the values after one of the outbox; if the same one is measured again, only the new values."""
 
-    def __init__(self, outbox: OutboxReader) -> None:
+    def __init__(self, outbox: OutboxPort) -> None:
         self._outbox = outbox
         self._after = self._upto = NO_SEQUENCE
         self._bytes = 0

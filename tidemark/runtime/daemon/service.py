@@ -26,7 +26,7 @@ from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.process_ends import last_ends
-from tidemark.io.process.run_record import recorded
+from tidemark.io.process.run_record import StateRecord, recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locking.heartbeat import HeartbeatFile, Slot
@@ -117,7 +117,7 @@ def _serve(
         config.ring_bytes(store.identity.segment_bytes)  # raises if it is too small for the node
         _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
-        run = stack.enter_context(recorded(store, lock.owner, log))
+        run = stack.enter_context(recorded(StateRecord(store), lock.owner, log))
         when_space_allows(partial(record_plugins, store, lock.owner, plugins.uses, log), folder.root, log)
         metrics = Metrics(store.identity.capture)
         metrics.ends.read_ends = lambda: last_ends(folder, store.processes())

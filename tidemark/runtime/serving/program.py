@@ -26,7 +26,7 @@ from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.config import Config, ServerConfig, load_config
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics_server import MetricsServer
-from tidemark.io.process.run_record import recorded
+from tidemark.io.process.run_record import StateRecord, recorded
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.opened_outbox import open_once
@@ -124,12 +124,14 @@ def _serve(config: Config, folder: StateFolder, at: Listening, log: Log, ending:
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder, guarded=reporting_stuck_writers(log)))
         lock = stack.enter_context(RoleLock.acquire(folder, SERVER))
-        run = stack.enter_context(recorded(store, lock.owner, log))
+        run = stack.enter_context(recorded(StateRecord(store), lock.owner, log))
         metrics = ServerMetrics(store.identity.capture)
         if at.location.startswith(UNIX):
             folder.socket(SERVER).unlink(missing_ok=True)  # of a server that was killed: the lock shows that none runs
         try:
-            server = OutboxServer(at, partial(open_once, folder), config.server.streams_max, metrics)
+            server = OutboxServer(
+                at, partial(open_once, folder), config.server.streams_max, metrics, config.select.selection()
+            )
         except (pa.ArrowException, OSError) as error:
             raise BadListening(f"cannot listen at {at.location}: {str(error).splitlines()[0]}") from error
         stack.callback(ending.shut_down, server)

@@ -14,7 +14,7 @@ from typing import Self
 from tidemark.io.host.clock import boot_id, host_name, own_start_ticks
 from tidemark.io.host.disk import writing
 from tidemark.io.host.file_locks import is_file_locked, lock_file, read_holder, write_holder
-from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import Fenced, StateError
 from tidemark.wire.state.process_log import Owner
 
@@ -41,7 +41,7 @@ class RoleLock:
     _descriptor: int
 
     @classmethod
-    def acquire(cls, folder: StateFolder, role: str) -> Self:
+    def acquire(cls, folder: ProcessFolder, role: str) -> Self:
         """Acquire the lock of `role`; raise `AlreadyRunning` with its holder if it is held."""
         path = folder.lock(role)
         with writing(path):
@@ -66,13 +66,13 @@ class RoleLock:
         return cls(owner, descriptor)
 
     @staticmethod
-    def holder(folder: StateFolder, role: str) -> str | None:
+    def holder(folder: ProcessFolder, role: str) -> str | None:
         """Return the holder of the lock of `role`, as text; None if it is free."""
         is_locked, text = _read_lock(folder, role)
         return text if is_locked else None
 
     @staticmethod
-    def status(folder: StateFolder, role: str) -> LockStatus:
+    def status(folder: ProcessFolder, role: str) -> LockStatus:
         """Return whether the lock of `role` is held, and the owner in its file."""
         is_locked, text = _read_lock(folder, role)
         return LockStatus(is_locked, _parse_owner(text))
@@ -88,7 +88,7 @@ class RoleLock:
         self.release()
 
 
-def _read_lock(folder: StateFolder, role: str) -> tuple[bool, str]:
+def _read_lock(folder: ProcessFolder, role: str) -> tuple[bool, str]:
     try:
         descriptor = os.open(folder.lock(role), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -7,14 +7,15 @@ from tidemark.engine.selection import Selection
 from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.lsn import Oid
 from tidemark.model.relation import PARTITIONED, Relation
-from tidemark.pipeline.lake.positions import TableId
 
 
-def captured_tables(folder: StateFolder, selection: Selection) -> dict[TableId, Relation]:
-    """Return the tables whose changes are delivered under their own name; none before `cdcctl init` has ended.
+def captured_tables(folder: StateFolder, selection: Selection) -> dict[tuple[Oid, Oid], Relation]:
+    """Return the tables whose changes are delivered under their own name, by database and OID.
 
-    Raises `StateError` or `DamagedHistory` if the history cannot be read, also because a daemon trims it meanwhile.
+    There are none before `cdcctl init` has ended. Raises `StateError` or `DamagedHistory` if the history cannot be
+    read, also because a daemon trims it meanwhile.
     """
     with StateStore.open(folder) as store:
         view = store.view()
