@@ -215,8 +215,9 @@ def test_a_table_that_was_dropped_from_the_catalog_is_named(tmp_path: Path) -> N
     table = lake_with_a_row(tmp_path)
     open_catalog(str(tmp_path)).drop_table(tuple(FOLDER.split("/")))
     table.insert({1: 2, 2: "b", 3: None})
-    with pytest.raises(LakeFailed, match=r"the table 16384\.public\.Orders is not in the catalog"):
+    with pytest.raises(IcebergTableChanged, match=r"the table 16384\.public\.Orders is not in the catalog") as refusal:
         iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    assert refusal.value.disposition is Disposition.HALT  # it does not come back by itself
 
 
 def test_retries_of_pyiceberg_that_another_program_allows_are_turned_off_again(tmp_path: Path) -> None:

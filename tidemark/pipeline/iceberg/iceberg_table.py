@@ -22,11 +22,18 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason
 from tidemark.pipeline.iceberg.recorded_columns import COLUMNS, check_columns, columns_record
-from tidemark.pipeline.iceberg.snapshot_summary import APP, is_own, lineage, read_applied, summary_of
+from tidemark.pipeline.iceberg.snapshot_summary import (
+    APP,
+    IcebergTableChanged,
+    is_own,
+    lineage,
+    read_applied,
+    summary_of,
+)
 from tidemark.pipeline.iceberg.stored_types import conformed, is_promotion, stored_schema, stored_type
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.layout import COMMENT
-from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
+from tidemark.pipeline.lake.table_errors import TableFenced, TableMoved
 from tidemark.pipeline.sinks.log_table import CopiedRows
 from tidemark.pipeline.sinks.logshape import OLD, aside_name
 
@@ -79,7 +86,10 @@ class IcebergTable:
             except NoSuchTableError:
                 if log.recorded is not None:
                     reason = f"the table {'.'.join(log.name)} is not in the catalog"
-                    raise LakeFailed(f"{log.location}: {reason}") from None
+                    raise IcebergTableChanged(
+                        f"{log.location}: {reason}: another writer dropped or renamed it",
+                        hint="register the table again, or write to a new lake and copy the tables again",
+                    ) from None
             self.applied = NOTHING if self._table is None else read_applied(self._table, log.app, log.recorded)
             if self._table is not None:
                 check_columns(self._table)
