@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidemark.embedding.async_handler import AsyncHandler
     from tidemark.embedding.engine import Engine
+    from tidemark.embedding.engine_group import EngineGroup
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
@@ -83,6 +84,7 @@ __all__ = [
     "Drop",
     "Engine",
     "EngineEvent",
+    "EngineGroup",
     "EngineSignal",
     "EngineState",
     "Epoch",
@@ -137,6 +139,7 @@ _MODULES = {
     "engine.batch": ("Batch", "Change"),
     "embedding.async_handler": ("AsyncHandler",),
     "embedding.engine": ("Engine",),
+    "embedding.engine_group": ("EngineGroup",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
     "embedding.signals": ("EngineSignal",),
