@@ -180,7 +180,7 @@ def test_a_node_that_stays_away_ends_the_process_after_the_configured_attempts(
 ) -> None:
     cluster = new_cluster(15)
     few = {"TIDEMARK_RETRY__FIRST_S": "0.01", "TIDEMARK_RETRY__ATTEMPTS_MAX": "3"}
-    with running(cluster, "postgres", tmp_path, **few) as sidecar:
+    with running(cluster, "postgres", tmp_path, copy=False, **few) as sidecar:
         cluster.stop(StopMode.IMMEDIATE)
         sidecar.ended(ExitCode.NODE_UNREACHABLE, "cannot connect to")
         lost = [event for event in sidecar.events() if event["event"] == "lost the connection to the node"]
