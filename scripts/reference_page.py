@@ -23,7 +23,7 @@ The names of `import tidemark`, from their docstrings: `scripts/reference_page.p
 `docs/consumers.md` describes plug-ins. Everything else in the package is internal.
 """
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
-    ("The engine", ("Engine", "EngineState", "EngineSignal", "StopStep", "StopWhen")),
+    ("The engine", ("Engine", "EngineGroup", "AsyncHandler", "EngineState", "EngineSignal", "StopStep", "StopWhen")),
     ("Batches and changes", ("Batch", "Change", "Op", "Partition", "Position", "Epoch")),
     ("Order, commit and poison", ("Order", "CommitPolicy", "ALWAYS", "every", "Poison", "PoisonChange")),
     (

@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tidemark.embedding.async_handler import AsyncHandler
     from tidemark.embedding.engine import Engine
+    from tidemark.embedding.engine_group import EngineGroup
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALWAYS",
+    "AsyncHandler",
     "BadSecret",
     "BadTransform",
     "Batch",
@@ -81,6 +84,7 @@ __all__ = [
     "Drop",
     "Engine",
     "EngineEvent",
+    "EngineGroup",
     "EngineSignal",
     "EngineState",
     "Epoch",
@@ -133,7 +137,9 @@ __all__ = [
 ]
 _MODULES = {
     "engine.batch": ("Batch", "Change"),
+    "embedding.async_handler": ("AsyncHandler",),
     "embedding.engine": ("Engine",),
+    "embedding.engine_group": ("EngineGroup",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
     "embedding.signals": ("EngineSignal",),

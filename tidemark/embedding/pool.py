@@ -3,7 +3,7 @@
 Without threads, the caller of `submit` handles everything itself, one part after the other: a serial engine.
 
 A part whose call fails is called again, with the same part, within the limit of retries. When that is used up, nothing
-more is started, and `error` is the cause.
+more is started, and `error` is the cause. A handler that raises `Stopped` ends the pool as well, without an error.
 """
 
 import threading
@@ -51,7 +51,9 @@ class HandlerPool(Generic[PART]):
         self._is_abandoned = False  # what finishes has no effect any more
         self._in_handler: set[str] = set()  # names of threads
         self._caller: threading.Thread | None = None  # of `submit`, in a serial engine
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._ready = threading.Condition(lock)  # for the threads: a part may be taken, or the pool is over
+        self._changed = threading.Condition(lock)  # for those who wait for the threads
         self._no_retries = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"{THREAD_NAME}-{number}", daemon=True)
@@ -79,7 +81,7 @@ class HandlerPool(Generic[PART]):
             if self._is_over:
                 return False
             self._dispatch.add(parts, byte_count)
-            self._changed.notify_all()
+            self._ready.notify(len(parts))
         if not self._threads:
             self._caller = threading.current_thread()
             self._run()
@@ -102,8 +104,7 @@ class HandlerPool(Generic[PART]):
         until_s = self._clock.monotonic_s() + within_s
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._dispatch.is_empty, within_s)
-            self._is_over = True
-            self._changed.notify_all()
+            self._end()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, until_s - self._clock.monotonic_s()))
@@ -124,6 +125,7 @@ class HandlerPool(Generic[PART]):
                 if self._is_abandoned:
                     return
                 self._dispatch.finish(taken)
+                self._ready.notify(max(0, self._dispatch.ready_count - 1))  # this thread takes one of them
                 self._changed.notify_all()
 
     def _take(self) -> Dispatched[PART] | None:
@@ -132,7 +134,7 @@ class HandlerPool(Generic[PART]):
                 taken = self._dispatch.take()
                 if taken is not None or not self._threads:
                     return taken
-                self._changed.wait()
+                self._ready.wait()
         return None
 
     def _call(self, part: PART) -> None:
@@ -143,6 +145,8 @@ class HandlerPool(Generic[PART]):
                 self._in_handler.add(name)
             try:
                 self._handle(part)
+            except Stopped:
+                raise
             except Exception as error:
                 is_transient = not isinstance(error, TidemarkError) or error.disposition is Disposition.RETRY
                 delay_s = retry.failed(self._clock.monotonic_s()) if is_transient else None
@@ -170,6 +174,11 @@ class HandlerPool(Generic[PART]):
         with self._changed:
             if not isinstance(error, Stopped) and not self._is_abandoned:
                 self._error = self._error or error
-            self._is_over = True
-            self._changed.notify_all()
+            self._end()
         self._no_retries.set()
+
+    def _end(self) -> None:
+        """Start no further part; the lock is held."""
+        self._is_over = True
+        self._ready.notify_all()
+        self._changed.notify_all()

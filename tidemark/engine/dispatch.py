@@ -91,6 +91,11 @@ class Dispatch(Generic[PART]):
             return None
         return self._sections[0].ready.popleft()
 
+    @property
+    def ready_count(self) -> int:
+        """The number of parts that may start now."""
+        return len(self._sections[0].ready) if self._sections else 0
+
     def finish(self, dispatched: Dispatched[PART]) -> None:
         """Record that a part is finished."""
         section = self._sections[0]

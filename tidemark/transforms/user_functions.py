@@ -49,13 +49,17 @@ class OnBatch(Transform):
         numbers = {name: number for name, number in shape.numbers.items() if name in names}
         hidden = shape.hidden | {number for name, number in shape.numbers.items() if name not in names}
         bound = replace(shape.with_columns(columns, numbers), hidden=hidden)
+        checked: pa.Schema | None = None  # the last one that was: all batches of a function mostly have the same
 
         def step(batch: Batch) -> Sequence[Batch]:
+            nonlocal checked
             returned = self._function(batch.arrow)
             if returned is None or (isinstance(returned, pa.RecordBatch) and not returned.num_rows):
                 return ()
-            if self._columns(returned, shape) != columns:
-                raise TransformFailed(f"{self}: it returned other columns for {shape.table} than for no rows")
+            if not isinstance(returned, pa.RecordBatch) or returned.schema != checked:
+                if self._columns(returned, shape) != columns:
+                    raise TransformFailed(f"{self}: it returned other columns for {shape.table} than for no rows")
+                checked = returned.schema
             return (replace(batch, arrow=returned),)
 
         return Bound(bound, step)
@@ -64,10 +68,10 @@ class OnBatch(Transform):
         """Return the columns of what the function returned. Raise `TransformFailed`."""
         if not isinstance(returned, pa.RecordBatch):
             raise TransformFailed(f"{self}: it returned {type(returned).__name__}, not a RecordBatch or None")
-        schema = returned.schema
-        if lost := [name for name in shape.schema.names if name not in schema.names]:
+        schema, wanted = returned.schema, shape.schema
+        if lost := [name for name in wanted.names if name not in schema.names]:
             raise TransformFailed(f"{self}: it returned rows of {shape.table} without {lost[0]}")
-        if changed := [name for name in META_NAMES if name in schema.names and not _is_kept(name, schema, shape)]:
+        if changed := [name for name in META_NAMES if name in schema.names and not _is_kept(name, schema, wanted)]:
             raise TransformFailed(f"{self}: it returned {changed[0]} as {schema.field(changed[0]).type}")
         columns = schema.field(AFTER).type
         if not pa.types.is_struct(columns) or schema.field(BEFORE).type != columns:
@@ -140,8 +144,8 @@ class OnRow(Transform):
             ) from None
 
 
-def _is_kept(name: str, schema: pa.Schema, shape: TableShape) -> bool:
-    return name not in shape.schema.names or schema.field(name).type == shape.schema.field(name).type
+def _is_kept(name: str, schema: pa.Schema, wanted: pa.Schema) -> bool:
+    return name not in wanted.names or schema.field(name).type == wanted.field(name).type
 
 
 def _name(function: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import NewCluster
 from tests.support.processes.captures import Sidecar, change_log, replayed, running
-from tests.support.servers.postgres import Cluster
+from tests.support.servers.postgres import Cluster, StopMode
 from tidemark.engine.batching import BURST
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage, SchemaEvent, Truncation
@@ -173,6 +173,18 @@ def test_a_node_that_restarts_is_connected_to_again(new_cluster: NewCluster, tmp
         cluster.sql("INSERT INTO account VALUES (2, 'after')")
         assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2}
     assert "lost the connection to the node" in [event["event"] for event in sidecar.events()]
+
+
+def test_a_node_that_stays_away_ends_the_process_after_the_configured_attempts(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    cluster = new_cluster(15)
+    few = {"TIDEMARK_RETRY__FIRST_S": "0.01", "TIDEMARK_RETRY__ATTEMPTS_MAX": "3"}
+    with running(cluster, "postgres", tmp_path, copy=False, **few) as sidecar:
+        cluster.stop(StopMode.IMMEDIATE)
+        sidecar.ended(ExitCode.NODE_UNREACHABLE, "cannot connect to")
+        lost = [event for event in sidecar.events() if event["event"] == "lost the connection to the node"]
+        assert len(lost) == 2
 
 
 @pytest.mark.feature("P10")

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +12,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import snapshot as update_snapshot
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import LongType, StringType
 from sqlalchemy.exc import OperationalError
 
 from tests.integration.lake.test_sinks import FOLDER, STEPS, history, new_lake
@@ -35,6 +38,7 @@ from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.lake.positions import LakeOfAnother, TableState
 from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull, TableFenced
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
+from tidemark.pipeline.sinks.logshape import OLD
 
 BACK = st.tuples(st.just("retype back"), st.just(0))
 APP = f"tidemark:test:{DATABASE}.{RELATION}:log"
@@ -145,6 +149,56 @@ def test_rows_of_another_writer_that_come_during_a_batch_are_noticed_by_the_comm
         own.append(own.schema.empty_table(), own.applied)
 
 
+def drop_note(update: UpdateSchema) -> None:
+    update.delete_column("note")
+
+
+def rename_note(update: UpdateSchema) -> None:
+    update.rename_column("note", "remark")
+
+
+def promote_key(update: UpdateSchema) -> None:
+    update.update_column("id", LongType())
+
+
+def add_field_of_the_old_row(update: UpdateSchema) -> None:
+    update.add_column((OLD, "own"), StringType())
+
+
+@pytest.mark.feature("L14")
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [(drop_note, "note"), (rename_note, "note, remark"), (promote_key, "id"), (add_field_of_the_old_row, OLD)],
+)
+def test_columns_that_another_writer_changes_end_the_pipeline_and_are_named(
+    tmp_path: Path, change: Callable[[UpdateSchema], None], names: str
+) -> None:
+    table = lake_with_a_row(tmp_path)
+    with iceberg_table(tmp_path, FOLDER).update_schema() as update:
+        change(update)
+    table.insert({1: 2, 2: "b", 3: None})
+    with pytest.raises(IcebergTableChanged, match=rf"changed by another writer: its columns differ \({names}\)"):
+        iceberg_lake(tmp_path).apply(batch(table.delivered()))
+
+
+def test_columns_that_another_writer_changes_during_a_batch_are_noticed_by_the_next_and_comments_are_free(
+    tmp_path: Path,
+) -> None:
+    table = lake_with_a_row(tmp_path)
+    with iceberg_table(tmp_path, FOLDER).update_schema() as update:
+        update.update_column("note", doc="of a user")
+    table.insert({1: 2, 2: "b", 3: None})
+    table.add_column("more")
+    table.insert({1: 3, 2: "c", 3: None, 4: "d"})
+    iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    own = opened(tmp_path)
+    with iceberg_table(tmp_path, FOLDER).update_schema() as update:
+        update.delete_column("more")
+    own.append(own.schema.empty_table(), own.applied)  # Iceberg lets it pass
+    with pytest.raises(IcebergTableChanged, match=r"its columns differ \(more\)"):
+        opened(tmp_path)
+
+
 def test_a_table_that_was_rolled_back_is_not_continued(tmp_path: Path) -> None:
     table = lake_with_a_row(tmp_path)
     first = iceberg_table(tmp_path, FOLDER).current_snapshot()
@@ -161,8 +215,9 @@ def test_a_table_that_was_dropped_from_the_catalog_is_named(tmp_path: Path) -> N
     table = lake_with_a_row(tmp_path)
     open_catalog(str(tmp_path)).drop_table(tuple(FOLDER.split("/")))
     table.insert({1: 2, 2: "b", 3: None})
-    with pytest.raises(LakeFailed, match=r"the table 16384\.public\.Orders is not in the catalog"):
+    with pytest.raises(IcebergTableChanged, match=r"the table 16384\.public\.Orders is not in the catalog") as refusal:
         iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    assert refusal.value.disposition is Disposition.HALT  # it does not come back by itself
 
 
 def test_retries_of_pyiceberg_that_another_program_allows_are_turned_off_again(tmp_path: Path) -> None:

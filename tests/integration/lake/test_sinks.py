@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
@@ -380,6 +381,31 @@ def test_the_positions_table_contains_the_position_of_every_table_including_quie
     assert again.positions.applied == Applied(Sequence(40), later)
     assert again.positions.tables[DATABASE, RELATION].sequence == 1
     assert again.positions.outbox == "outbox-1"
+
+
+@pytest.mark.feature("U15")
+def test_a_position_is_committed_without_rows_and_without_an_empty_file(tmp_path: Path) -> None:
+    """Once without any item of the table, once with an event that is no row."""
+    table = history()
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    files = data_files(tmp_path / FOLDER)
+    versions = {name: DeltaTable(str(tmp_path / FOLDER / name)).version() for name in ("log", "replica")}
+    items = table.delivered()
+    end, later = items[-1].sequence, table.next_position()
+    new_lake(tmp_path).apply(LakeBatch("outbox-1", Sequence(end + 5), later, []))
+    assert new_lake(tmp_path).positions.applied == Applied(Sequence(end + 5), later)
+    assert data_files(tmp_path / FOLDER) == files
+    assert versions == {name: DeltaTable(str(tmp_path / FOLDER / name)).version() for name in ("log", "replica")}
+    table.commit()
+    table.alter(table.relation.columns)
+    (event,) = table.delivered(start=end + 6)[len(items) :]
+    new_lake(tmp_path).apply(batch([event]))
+    assert new_lake(tmp_path).positions.applied.sequence == event.sequence
+    assert all(pq.read_metadata(path).num_rows for path in data_files(tmp_path))
+
+
+def data_files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*.parquet") if path.parent.name != "_delta_log"}
 
 
 def test_databases_with_any_names_have_distinct_folders(tmp_path: Path) -> None:

@@ -1,13 +1,18 @@
-"""A consumer that is a plug-in, in both daemons: kills and a failover lose nothing and repeat nothing confirmed."""
+"""A plug-in as the consumer of both daemons: kills, a failover and a promotion lose and repeat nothing confirmed."""
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.faults.plugin_campaign import kill_with_plugin
-from tests.support.servers.archiving import ArchivingServer
+from tests.support.processes.failover import archiving_node
 
 KILLS = 8  # scripts/plugin_kills: 50
 SEED = 20261127
 
 
-def test_a_plugin_consumer_survives_kills_of_the_sidecar_and_a_failover(node: ArchivingServer, tmp_path: Path) -> None:
-    assert kill_with_plugin(node, tmp_path, kills=KILLS, seed=SEED) > KILLS
+@pytest.mark.feature("N12")
+def test_a_plugin_consumer_survives_kills_a_failover_and_a_promotion(tmp_path: Path) -> None:
+    with archiving_node() as node:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        assert kill_with_plugin(node, tmp_path, kills=KILLS, seed=SEED) > KILLS

@@ -2,6 +2,7 @@
 
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, Fenced, InternalError, StateError
-from tidemark.model.lsn import Oid, SystemIdentifier
+from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
-from tidemark.model.position import Epoch, Sequence
+from tidemark.model.position import Epoch, Pointer, Position, Sequence
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
 from tidemark.wire.outbox import encode_group
@@ -348,3 +349,28 @@ def test_a_new_outbox_continues_the_numbers_in_the_tables(folder: StateFolder) -
         assert deliver(store, epoch, 100).sequence == 502
         with OutboxReader.open(folder) as reader:
             assert [value.header.sequence for value in reader.read(Sequence(500), reader.head())] == [501, 502]
+
+
+@pytest.mark.feature("A01")
+def test_positions_of_eight_states_that_are_written_at_once_are_those_of_their_writers(tmp_path: Path) -> None:
+    """The engines of a group write beside each other in one process: 10,000 positions."""
+
+    def write(number: int) -> Watermark:
+        with StateStore.create(StateFolder(tmp_path / str(number)), IDENTITY) as own:
+            epoch = own.begin_epoch(OWNER)
+            for at in range(1250):
+                reached = Watermark(
+                    Pointer(Position(TimelineId(1), Lsn(8 * (at + 1) + number), number), Lsn(at)), Sequence(0)
+                )
+                with own.transaction(epoch) as transaction:
+                    transaction.put(DELIVERED, reached)
+                with own.transaction(epoch) as transaction:
+                    assert transaction.get(DELIVERED) == reached
+            return reached
+
+    with ThreadPoolExecutor(8) as pool:
+        written = list(pool.map(write, range(8)))
+    assert len(set(written)) == 8
+    for number, last in enumerate(written):
+        with StateStore.open(StateFolder(tmp_path / str(number))) as again:
+            assert again.view().delivered == last

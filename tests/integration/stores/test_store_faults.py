@@ -30,6 +30,7 @@ from tests.support.servers.object_store import (
     refusal,
 )
 from tidemark.io.host.log_output import get_log
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
@@ -38,6 +39,7 @@ from tidemark.pipeline.lake.positions import LakeOfAnother
 from tidemark.pipeline.lake.table_errors import TableFenced
 from tidemark.pipeline.landing import lake_epoch
 from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
+from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.storage.outage_wait import AGAIN_S, FIRST_S, MAX_S, when_available
 from tidemark.pipeline.storage.store_errors import BadStore, StoreUnavailable
@@ -373,6 +375,16 @@ def test_the_start_waits_for_the_store_unless_it_runs_once(stored: StoredLake) -
     assert when_available(attempt, wait, stop, once=False) == "done"
     stop.set()
     assert when_available(attempt, wait, stop, once=False) is None
+
+
+def test_the_settings_of_a_lake_are_not_taken_for_checked_while_its_store_is_away(stored: StoredLake) -> None:
+    stored.feed(changes(ScriptedTable(), 1), stored.opened())
+    tables = stored.opened().positions.tables.values()
+    config = LakeConfig((LakeTableConfig("*", partition=("town",)),))
+    with stored.server.failing(slow_down), pytest.raises(StoreUnavailable):
+        check_settings(config, stored.root, tables)
+    with pytest.raises(BadTableSettings, match="town"):
+        check_settings(config, stored.root, tables)
 
 
 # Credentials

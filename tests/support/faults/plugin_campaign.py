@@ -1,4 +1,4 @@
-"""SIGKILLs of a sidecar whose consumer is a plug-in, then a failover to the archiver, and the return.
+"""SIGKILLs of a sidecar whose consumer is a plug-in, a failover to the archiver and the return, then a promotion.
 
 python -m tests.support.faults.plugin_campaign [--kills 50] [--seed 1]     (scripts/plugin_kills)
 
@@ -21,11 +21,13 @@ from tests.support.plugins.recording import Place, place_of, recorded_runs
 from tests.support.processes.failover import Pair, archiving_node
 from tests.support.processes.waiting import let_pass
 from tests.support.servers.archiving import ArchivingServer
-from tests.support.servers.postgres import Cluster
+from tests.support.servers.postgres import Cluster, StopMode
+from tests.support.servers.standby import promote, standby_of, wait_until_replayed
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Stage
 
 ROWS_MAX = 10_000_000
+RETURNED, PROMOTED = ROWS_MAX, ROWS_MAX + 1  # the rows after the return, and after the promotion
 RECORDING = "tests.support.plugins.recording:RecordingConsumer"
 
 
@@ -59,21 +61,39 @@ def kill_with_plugin(node: ArchivingServer, root: Path, *, kills: int, seed: int
         pair.wait_for(lambda: len(file_rows(file)) >= len(committed), "the archiver's changes")
         pair.sidecar.start()
         pair.wait_for_stage(Stage.REALTIME)
-        node.node.sql(f"INSERT INTO account VALUES ({ROWS_MAX}, 'last')")
+        node.node.sql(f"INSERT INTO account VALUES ({RETURNED}, 'returned')")
         pair.wait_for(lambda: len(file_rows(file)) > len(committed), "the change after the return")
+        with standby_of(node.node) as standby:
+            wait_until_replayed(standby, node.node)
+            _move_to(standby, pair)
+            standby.sql(f"INSERT INTO account VALUES ({PROMOTED}, 'promoted')")
+            pair.wait_for(lambda: len(file_rows(file)) > len(committed) + 1, "the change after the promotion")
     finally:
         pair.close()
     rows = file_rows(file)
-    assert [json.loads(row.after or "")["id"] for row in rows] == [*committed, ROWS_MAX], "lost or repeated"
+    expected = [*committed, RETURNED, PROMOTED]
+    assert [json.loads(row.after or "")["id"] for row in rows] == expected, "lost or repeated"
+    assert [row.place[0] for row in rows[-2:]] == [1, 2], "the timelines before and after the promotion"
     assert [row.place for row in rows] == sorted({row.place for row in rows})
     assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
     runs = recorded_runs(record)
     assert [run.epoch for run in runs] == sorted({run.epoch for run in runs})
-    assert len(runs) >= kills + 3, "each run, the archiver's, and the one after the return"
+    assert len(runs) >= kills + 4, "each run, the archiver's, those after the return and after the promotion"
     for run in runs:
         assert all(place > run.start for place in run.positions), "a confirmed change came again"
     assert [run.start for run in runs[1 : kills + 2]] == confirmed, "a run begins behind what was confirmed"
     return len(rows)
+
+
+def _move_to(standby: Cluster, pair: Pair) -> None:
+    """Kill the node and both daemons, promote its standby, and start the daemons over that."""
+    pair.node.stop(StopMode.KILL)
+    pair.sidecar.kill()
+    pair.archiver.kill()
+    promote(standby)
+    for daemon in (pair.sidecar, pair.archiver):
+        daemon.options["TIDEMARK_CAPTURE__DSN"] = standby.dsn("postgres")
+    pair.start()
 
 
 @contextmanager
@@ -113,7 +133,9 @@ def main() -> None:
     with archiving_node() as node, tempfile.TemporaryDirectory() as root:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         changes = kill_with_plugin(node, Path(root), kills=chosen.kills, seed=chosen.seed)
-    sys.stdout.write(f"{chosen.kills} kills and a failover: {changes} changes, lost 0, repeated after confirmation 0\n")
+    sys.stdout.write(
+        f"{chosen.kills} kills, a failover and a promotion: {changes} changes, lost 0, repeated after confirmation 0\n"
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.samples.changed_rows import batch_of, bound, rows_of
 from tidemark import BadTransform, Change, OnBatch, OnRow, TransformFailed
+from tidemark.transforms import transform
 
 ROWS = batch_of(("i", None, {"id": 1, "name": "a"}), ("u", {"id": 2}, {"id": 2, "name": "b"}), ("d", {"id": 3}, None))
 Function = Callable[[pa.RecordBatch], pa.RecordBatch | None]
@@ -58,6 +59,20 @@ def test_a_function_of_rows_changes_and_leaves_out_rows() -> None:
 def test_a_function_that_returns_no_such_batch_is_refused_at_the_start(function: Function, message: str) -> None:
     with pytest.raises(TransformFailed, match=rf"OnBatch\(.*\): .*{message}"):
         bound(OnBatch(function))
+
+
+def test_the_columns_of_later_batches_are_compared_with_those_that_were_checked_and_not_derived_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    returned = [ROWS.arrow] * 3 + [only_ids(ROWS.arrow)]
+    plan = bound(OnBatch(lambda rows: returned.pop(0) if rows.num_rows else rows))
+    plan.apply(ROWS)
+    with monkeypatch.context() as patched:
+        patched.setattr(transform, "batch_schema", None)  # a call would fail
+        plan.apply(ROWS)
+        plan.apply(ROWS)
+    with pytest.raises(TransformFailed, match="other columns"):
+        plan.apply(ROWS)
 
 
 def test_a_function_that_returns_other_columns_later_is_refused() -> None:

@@ -235,6 +235,7 @@ class RetryConfig:
 
     first_s: Seconds = 0.3
     max_s: Seconds = 10.0
+    attempts_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # in a row; 0: no limit
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,19 @@ from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason
-from tidemark.pipeline.iceberg.snapshot_summary import APP, is_own, lineage, read_applied, summary_of
+from tidemark.pipeline.iceberg.recorded_columns import COLUMNS, check_columns, columns_record
+from tidemark.pipeline.iceberg.snapshot_summary import (
+    APP,
+    IcebergTableChanged,
+    is_own,
+    lineage,
+    read_applied,
+    summary_of,
+)
 from tidemark.pipeline.iceberg.stored_types import conformed, is_promotion, stored_schema, stored_type
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.layout import COMMENT
-from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
+from tidemark.pipeline.lake.table_errors import TableFenced, TableMoved
 from tidemark.pipeline.sinks.log_table import CopiedRows
 from tidemark.pipeline.sinks.logshape import OLD, aside_name
 
@@ -78,8 +86,13 @@ class IcebergTable:
             except NoSuchTableError:
                 if log.recorded is not None:
                     reason = f"the table {'.'.join(log.name)} is not in the catalog"
-                    raise LakeFailed(f"{log.location}: {reason}") from None
+                    raise IcebergTableChanged(
+                        f"{log.location}: {reason}: another writer dropped or renamed it",
+                        hint="register the table again, or write to a new lake and copy the tables again",
+                    ) from None
             self.applied = NOTHING if self._table is None else read_applied(self._table, log.app, log.recorded)
+            if self._table is not None:
+                check_columns(self._table)
             if self._table is not None and not _NO_RETRY.items() <= self._table.properties.items():
                 with self._table.transaction() as transaction:
                     transaction.set_properties(_NO_RETRY)
@@ -191,9 +204,12 @@ class IcebergTable:
 
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
-        """Make one commit of a block."""
+        """Make one commit of a block, and record the columns that it leaves."""
         with self._translated(), self.table.transaction() as transaction:
             yield transaction
+            record = columns_record(transaction.table_metadata.schema())
+            if record != self.table.properties.get(COLUMNS):
+                transaction.set_properties({COLUMNS: record})
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

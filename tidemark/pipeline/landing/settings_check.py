@@ -17,6 +17,7 @@ from tidemark.pipeline.lake.layout import lake_columns, shape_of
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.row_identity import has_order, row_identity
 from tidemark.pipeline.landing.capture_port import CapturePort
+from tidemark.pipeline.storage.store_errors import StoreUnavailable
 
 
 class BadTableSettings(ConfigError):
@@ -68,6 +69,8 @@ def _replica_faults(settings: LakeTableConfig, uri: str) -> Iterator[str]:
         return
     try:
         replica = LakeTable(uri, "")
+    except StoreUnavailable:
+        raise  # the start waits, and checks again
     except TidemarkError:
         return  # a damaged table must not stop the others; its next change reports it
     if replica.exists:

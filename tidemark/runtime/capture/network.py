@@ -109,6 +109,7 @@ class NetworkThread(SourceThread):
         metrics: Metrics,
         log: Log,
         backoff: Backoff,
+        attempts_max: int = 0,
         reconnect_share: float,
         overflows: bool,
         may_overflow: MayOverflow = always,
@@ -122,6 +123,7 @@ class NetworkThread(SourceThread):
 
         `lease`: by which the application thread may read; None: it never does.
 
+        `attempts_max`: failed connections in a row that end the thread; 0: none does.
         `reconnect_share`: a full sink is reconnected once this share of it is free. `overflows`: a full sink ends the
         thread, if `may_overflow` permits it then.
         `refuses_standby`: a connection that leads to a standby is closed.
@@ -139,6 +141,7 @@ class NetworkThread(SourceThread):
         self._metrics = metrics
         self._log = log
         self._backoff = backoff
+        self._attempts_max = attempts_max
         self._reconnect_share = reconnect_share
         self._overflows = overflows
         self._may_overflow = may_overflow
@@ -213,6 +216,9 @@ class NetworkThread(SourceThread):
                 raise
             delay_s = self._backoff.failed(self._clock.monotonic_s())
             self._metrics.errors.inc()
+            if 0 < self._attempts_max <= self._backoff.failures:
+                error.add_note(f"after {self._backoff.failures} attempts in a row (retry.attempts_max)")
+                raise
             self._log.warning(
                 "lost the connection to the node",
                 retry_s=delay_s,

@@ -303,6 +303,7 @@ def _network(
         metrics=context.metrics,
         log=context.log,
         backoff=Backoff(settings.retry.first_s, settings.retry.max_s),
+        attempts_max=settings.retry.attempts_max,
         reconnect_share=settings.reconnect_free_share,
         overflows=bool(settings.archive_folder) and not follows,
         may_overflow=may_overflow,

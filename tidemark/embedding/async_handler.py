@@ -1,0 +1,110 @@
+"""Hands the changes of an engine to `async for`: the pool's threads wait in the handler for the event loop."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from typing import Generic, TypeVar
+
+from tidemark.embedding.engine import Engine
+from tidemark.engine.batch import Batch, Change
+from tidemark.model.errors import ConfigError
+from tidemark.runtime.context import Stopped
+from tidemark.serializers.serializer import SerializedBatch, SerializedChange
+
+Handled = TypeVar("Handled", bound=Batch | Change | SerializedBatch | SerializedChange)
+
+
+class AsyncHandler(Generic[Handled]):
+    """The handler of an engine whose changes are handled in an event loop of asyncio.
+
+    `Engine(..., handler=handler)`, `async with handler.running(engine)`, then `async for batch in handler`. A batch is
+    finished when the loop asks for the next one, or by `finish`. One that is not finished when the loop is left, by an
+    error or by `break`, is not confirmed and is delivered again at the next start. Several tasks may iterate: with
+    `workers=4`, up to four batches are in their hands, as the order of the engine permits.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: asyncio.Queue[_Call[Handled] | None] = asyncio.Queue()  # None: the engine has ended
+        self._open: dict[int, _Call[Handled]] = {}  # by the id of what was handed over
+        self._is_over = False
+        self._lock = threading.Lock()  # of `_is_over`: no call begins to wait after it
+
+    def __call__(self, unit: Handled) -> None:
+        """Hand over `unit`, and wait until it is finished: called by the threads of the engine."""
+        call = _Call(unit)
+        with self._lock:
+            if self._loop is None:
+                raise ConfigError(
+                    "an AsyncHandler was called outside of its event loop",
+                    hint="start the engine by `async with handler.running(engine)`",
+                )
+            if self._is_over:
+                raise Stopped
+            self._loop.call_soon_threadsafe(self._receive, call)
+        call.finished.result()
+
+    @asynccontextmanager
+    async def running(self, engine: Engine) -> AsyncIterator[Engine]:
+        """Start `engine`; at the end stop it, and raise the error that ended it unless the block raised another."""
+        if self._loop is not None:
+            raise ConfigError("an AsyncHandler is of one engine", hint="make one for each engine")
+        self._loop = asyncio.get_running_loop()
+        starting = asyncio.ensure_future(asyncio.to_thread(engine.start))
+        # A thread of its own: those of the loop's executor may all be busy with the application's work.
+        ended = threading.Thread(target=self._wait_for_end, args=(engine,), name="tidemark-async-end", daemon=True)
+        try:
+            await asyncio.shield(starting)
+            ended.start()
+            yield engine
+        finally:
+            self._release()
+            await asyncio.wait([starting])  # a start that was cancelled here goes on in its thread
+            await asyncio.to_thread(engine.stop)
+            if ended.ident is not None:
+                await asyncio.to_thread(ended.join)
+        engine.wait()
+
+    async def __aiter__(self) -> AsyncIterator[Handled]:
+        """Yield what the engine hands over until the engine ends."""
+        while (call := await self._calls.get()) is not None:
+            yield call.unit
+            self.finish(call.unit)
+        self._calls.put_nowait(None)  # for the other tasks
+
+    def finish(self, unit: Handled) -> None:
+        """Finish what was yielded, before the next one is asked for or the loop is left; once more is harmless."""
+        call = self._open.pop(id(unit), None)
+        if call is not None:
+            call.finished.set_result(None)
+
+    def _receive(self, call: "_Call[Handled]") -> None:
+        if self._is_over:
+            call.finished.set_exception(Stopped())
+            return
+        self._open[id(call.unit)] = call
+        self._calls.put_nowait(call)
+
+    def _release(self) -> None:
+        """End all calls: their changes are delivered again after the next start."""
+        with self._lock:
+            self._is_over = True
+        for call in self._open.values():
+            call.finished.set_exception(Stopped())
+        self._open.clear()
+
+    def _wait_for_end(self, engine: Engine) -> None:
+        with suppress(BaseException):  # `running` raises it
+            engine.wait()
+        assert self._loop is not None, "set before the engine was started"
+        self._loop.call_soon_threadsafe(self._calls.put_nowait, None)
+
+
+class _Call(Generic[Handled]):
+    """A call of the handler, in a thread of the engine."""
+
+    def __init__(self, unit: Handled) -> None:
+        self.unit = unit
+        self.finished: Future[None] = Future()

@@ -1,0 +1,90 @@
+"""Several engines that run and end together: one for each node, with its own state, threads, position and retries."""
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from tidemark.embedding.engine import POLL_S, Engine
+from tidemark.engine.lifecycle import EngineState
+from tidemark.model.errors import ConfigError
+
+
+class EngineGroup:
+    """Engines that start in order; when one ends, by an error or a stop, the others are stopped, the last one first.
+
+    `with EngineGroup(orders, customers) as group: group.wait()` runs until one of them has ended and all have stopped.
+    """
+
+    def __init__(self, *engines: Engine) -> None:
+        """Check the arguments; start nothing."""
+        if not engines or len({id(engine) for engine in engines}) != len(engines):
+            raise ConfigError("tidemark.EngineGroup: give engines, each of them once")
+        self._engines: Sequence[Engine] = engines
+        self._ending = threading.Event()
+        self._stopped = threading.Event()
+        self._within_s: float | None = None
+        self._error: BaseException | None = None
+        self._unfinished: tuple[str, ...] = ()
+        self._thread = threading.Thread(target=self._run, name="tidemark-group", daemon=True)
+
+    def start(self) -> None:
+        """Start the engines in order; if one fails, stop those before it and raise its error."""
+        for number, engine in enumerate(self._engines):
+            try:
+                engine.start()
+            except BaseException:
+                self._stop(self._engines[:number])
+                raise
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until all engines have stopped; raise the error of the one that ended first. False after `timeout_s`."""
+        if not self._stopped.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def stop(self, within_s: float | None = None) -> tuple[str, ...]:
+        """Stop all engines, each within `within_s`; return the names of threads that are still in a handler.
+
+        A handler or a callback does not call this, but `stop` of its own engine, which ends the group as well.
+        """
+        if not self._ending.is_set():
+            self._within_s = within_s
+            self._ending.set()
+        if self._thread.ident is not None:
+            self._stopped.wait()
+        return self._unfinished
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        if kind is None:
+            self.wait()
+
+    def _run(self) -> None:
+        """Watch the engines until the first one ends; then stop the others."""
+        ended: list[Engine] = []
+        while not ended and not self._ending.wait(POLL_S):
+            ended = [engine for engine in self._engines if engine.state is EngineState.STOPPED]
+        self._error = next(filter(None, map(_error_of, ended)), None)
+        self._unfinished = self._stop(self._engines)
+        self._error = self._error or next(filter(None, map(_error_of, self._engines)), None)
+        self._stopped.set()
+
+    def _stop(self, engines: Sequence[Engine]) -> tuple[str, ...]:
+        return tuple(name for engine in reversed(engines) for name in engine.stop(self._within_s))
+
+
+def _error_of(engine: Engine) -> BaseException | None:
+    """Return the error that ended an engine that has stopped."""
+    try:
+        engine.wait()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the group ends with it
+        return error
+    return None
