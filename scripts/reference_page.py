@@ -25,7 +25,7 @@ The names of `import tidemark`, from their docstrings: `scripts/reference_page.p
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("The engine", ("Engine", "EngineGroup", "AsyncHandler", "EngineState", "EngineSignal", "StopStep", "StopWhen")),
     ("Batches and changes", ("Batch", "Change", "Op", "Partition", "Position", "Epoch")),
-    ("Order, commit and poison", ("Order", "CommitPolicy", "ALWAYS", "every", "Poison", "PoisonChange")),
+    ("Order, commit and poison", ("Order", "PoolKind", "CommitPolicy", "ALWAYS", "every", "Poison", "PoisonChange")),
     (
         "Events",
         (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.engine.offset_update import OffsetsRefused
+    from tidemark.engine.pool_kind import PoolKind
     from tidemark.engine.stop_condition import StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
@@ -109,6 +110,7 @@ __all__ = [
     "PartitionEvent",
     "Poison",
     "PoisonChange",
+    "PoolKind",
     "Position",
     "Rename",
     "Rewind",
@@ -146,6 +148,7 @@ _MODULES = {
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
+    "engine.pool_kind": ("PoolKind",),
     "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),

@@ -25,6 +25,7 @@ from tidemark.embedding.callbacks import Callbacks
 from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
+    checked_pool,
     checked_stop_condition,
     checked_transforms,
     engine_config,
@@ -37,10 +38,12 @@ from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.embedding.signals import EngineSignal, Signals
 from tidemark.embedding.start_deadline import StartDeadline
+from tidemark.embedding.worker_processes import WorkerProcesses
 from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep, change
+from tidemark.engine.pool_kind import PoolKind
 from tidemark.engine.progress import Progress
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.host.clock import SystemClock
@@ -102,6 +105,7 @@ class Engine:
         on_stop_step: Callable[[StopStep], None] | None = None,
         on_end: Callable[[BaseException | None], None] | None = None,
         workers: int = 1,
+        pool: PoolKind = PoolKind.THREADS,
         order: Order = Order.TOTAL,
         commit: CommitPolicy = ALWAYS,
         retries: int = 5,
@@ -129,6 +133,7 @@ class Engine:
         on_stop_step: called after each step of a stop, and of a start that failed.
         on_end: called once and last, with the error that ended the engine, also that of a failed start.
         workers: threads that call the handler; 0: the thread that delivers calls it, which is for tests and debugging.
+        pool: what the workers are: threads, or processes, in which the handler and the serializer run.
         order: which batches are handled at the same time.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
         retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
@@ -152,6 +157,11 @@ class Engine:
         self._stop_when = checked_stop_condition(stop_when)
         self._handler = one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
+        self._workers: WorkerProcesses | None = None
+        if checked_pool(pool, workers, poison) is PoolKind.PROCESSES:
+            self._workers = WorkerProcesses(self._handler, self._processing, workers)
+            self._handler = self._workers
+            self._processing = Processing(takes_changes=False, serializer=None, clock=SystemClock())
         self._on_event = on_event
         self._log = LibraryLog()
         self._callbacks = Callbacks(
@@ -188,6 +198,16 @@ class Engine:
         delivered = self._progress.delivered
         return delivered.position if delivered is not None else None
 
+    @property
+    def worker_pids(self) -> Sequence[int]:
+        """The process ids of the workers that are processes."""
+        return () if self._workers is None else self._workers.pids
+
+    @property
+    def worker_cpu_s(self) -> Sequence[float]:
+        """The CPU time of each worker process up to its last reply, then that of all that have ended."""
+        return () if self._workers is None else self._workers.cpu_s
+
     def start(self) -> None:
         """Open or create the state, and start; if that fails, release everything and raise the error."""
         self._change(EngineState.CREATED, EngineState.PREPARING)
@@ -195,6 +215,9 @@ class Engine:
         stack.callback(self._callbacks.passed, StopStep.STATE)
         deadline = StartDeadline(self._options.start_within_s, self._clock)
         try:
+            if self._workers is not None:
+                self._workers.start()  # NB: before anything is opened, because the workers would inherit it
+                stack.callback(self._workers.end)
             store = self._open(stack, deadline)
             deadline.check("the state is open, and nothing is started")
             self._change(EngineState.PREPARING, EngineState.STARTING)
@@ -223,6 +246,8 @@ class Engine:
         Return the names of threads that are still in the handler then: what they do has no effect on the position, and
         their changes are delivered again. A callback that calls this requests the stop, and does not wait for it.
         """
+        if self._workers is not None:
+            self._workers.check_is_engine()
         here = threading.current_thread()
         is_handler = self._pool.is_own(here)  # which may have changes before the start has returned
         with self._state_lock:
@@ -329,6 +354,8 @@ class Engine:
         self._change(EngineState.RUNNING, EngineState.DRAINING)
         until_s = self._clock.monotonic_s() + self._within_s
         self._unfinished = self._pool.drain(self._within_s)
+        if self._workers is not None:
+            self._workers.end()
         if self._unfinished:
             self._log.warning("threads are still in the handler", threads=", ".join(self._unfinished))
         self._error = self._error or self._pool.error

@@ -8,6 +8,7 @@ from typing import cast
 from tidemark.embedding.pending_batch import GivenHandler, UnitHandler
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
+from tidemark.engine.pool_kind import PoolKind
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import Config, parse_config
@@ -97,6 +98,17 @@ def checked_poison(poison: Poison) -> Poison:
     if not isinstance(poison, Poison):
         raise ConfigError(f"{WHERE}: poison={poison!r}: must be one of {', '.join(map(str, Poison))}")
     return poison
+
+
+def checked_pool(pool: PoolKind, workers: int, poison: Poison) -> PoolKind:
+    """Return what the workers are; raise if it is nothing, or if the other arguments need threads."""
+    if not isinstance(pool, PoolKind):
+        raise ConfigError(f"{WHERE}: pool={pool!r}: must be one of {', '.join(map(str, PoolKind))}")
+    if pool is PoolKind.PROCESSES and workers == 0:
+        raise ConfigError(f"{WHERE}: workers=0: a serial engine has no worker processes")
+    if pool is PoolKind.PROCESSES and poison is not Poison.FAIL:
+        raise ConfigError(f"{WHERE}: poison={poison}: needs pool=PoolKind.THREADS")
+    return pool
 
 
 def checked_stop_condition(condition: StopWhen | None) -> StopWhen | None:

@@ -1,0 +1,222 @@
+"""The pool of processes: its size, kills, retries, errors and stops."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.forged.groups import batch as change_batch
+from tests.support.processes.waiting import wait_until
+from tidemark import Batch, Change, ConfigError, FlatJson, Poison, PoolKind, SerializedChange
+from tidemark.embedding.engine_options import checked_pool, one_handler
+from tidemark.embedding.library_log import LibraryLog
+from tidemark.embedding.pending_batch import GivenHandler, Processing
+from tidemark.embedding.pool import HandlerPool
+from tidemark.embedding.worker_processes import WorkerProcesses, WorkerRaised
+from tidemark.io.host.clock import SystemClock
+from tidemark.model.lsn import TimelineId
+from tidemark.model.position import Epoch
+
+DEADLINE_S = 60.0
+PLAIN = Processing(takes_changes=False, serializer=None, clock=SystemClock())
+
+
+def sample() -> Batch:
+    made = change_batch(100, [1, 2, 3])
+    return Batch.of("shop", made.relation, Epoch(TimelineId(1), 7), made.rows)
+
+
+@contextmanager
+def running(
+    handler: GivenHandler, workers: int = 1, retries: int = 3, processing: Processing = PLAIN
+) -> Iterator[tuple[HandlerPool[Batch], WorkerProcesses]]:
+    processes = WorkerProcesses(one_handler(handler, None), processing, workers)
+    processes.start()
+    pool: HandlerPool[Batch] = HandlerPool(
+        processes, workers=workers, retries=retries, backoff=(0.001, 0.002), log=LibraryLog()
+    )
+    pool.start()
+    try:
+        yield pool, processes
+    finally:
+        pool.drain(0.0)
+        pids = processes.pids
+        processes.end()
+        wait_until(lambda: not any(map(is_alive, pids)), "the end of the workers")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def ignore(_batch: Batch) -> None:
+    pass
+
+
+def append(path: Path, line: object) -> None:
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_as_many_processes_as_requested_handle_batches_at_a_time(tmp_path: Path, workers: int) -> None:
+    inside, leave = tmp_path / "inside", tmp_path / "leave"
+
+    def handle(batch: Batch) -> None:
+        append(inside, f"{os.getpid()} {batch.database} {batch.table} {batch.epoch.number} {len(batch)}")
+        wait_until(leave.exists)
+
+    with running(handle, workers) as (pool, processes):
+        for number in range(2 * workers):
+            pool.submit([(sample(), number)], 1)
+        wait_until(lambda: len(lines(inside)) == workers)
+        assert {int(line.split()[0]) for line in lines(inside)} == set(processes.pids)
+        assert os.getpid() not in processes.pids
+        leave.touch()
+        assert pool.drain(DEADLINE_S) == ()
+        assert pool.settled_units == len(lines(inside)) == 2 * workers
+        assert len(processes.pids) == workers
+        expected = sample()
+        assert lines(inside)[0].split()[1:] == ["shop", expected.table, "7", str(len(expected))]
+
+
+def test_a_batch_of_a_killed_worker_is_handled_by_a_new_one(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+
+    def handle(batch: Batch) -> None:
+        append(seen, os.getpid())
+        if len(lines(seen)) == 1:
+            signal.pause()
+        append(seen, batch.arrow.num_rows)
+
+    with running(handle) as (pool, processes):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: len(lines(seen)) == 1)
+        (killed,) = processes.pids
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: pool.settled_units == 1)
+        assert [lines(seen)[0], lines(seen)[2]] == [str(killed), str(sample().arrow.num_rows)]
+        assert [int(lines(seen)[1])] == list(processes.pids) != [killed]
+        assert len(processes.cpu_s) == 2
+
+
+def test_a_worker_that_is_killed_at_each_attempt_ends_the_pool_and_settles_nothing() -> None:
+    def handle(_batch: Batch) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with running(handle, retries=2) as (pool, _processes):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: pool.error is not None)
+        assert "ended while it handled a batch" in str(pool.error)
+        assert pool.settled_units == 0
+
+
+def test_single_records_are_made_in_the_worker_and_an_error_continues_behind_those_handled(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+
+    def handle(unit: Change | SerializedChange) -> None:
+        append(seen, type(unit).__name__)
+        if len(lines(seen)) == 2:
+            raise ValueError("away for a moment")
+
+    processing = Processing(takes_changes=True, serializer=FlatJson(), clock=SystemClock())
+    with running(handle, processing=processing) as (pool, processes):
+        pool.submit([(sample(), 0)], 1)
+        assert pool.drain(DEADLINE_S) == ()
+        assert pool.settled_units == 1
+        assert lines(seen) == ["SerializedChange"] * (len(sample()) + (1 if len(sample()) > 1 else 0))
+        assert processes.cpu_s[0] > 0
+
+
+def test_an_error_after_the_retries_is_reported_with_its_class(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+
+    def handle(_batch: Batch) -> None:
+        append(seen, "")
+        raise LookupError("nothing there")
+
+    with running(handle, retries=2) as (pool, _processes):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: pool.error is not None)
+        assert isinstance(pool.error, WorkerRaised)
+        assert "LookupError" in str(pool.error)
+        assert (len(lines(seen)), pool.settled_units) == (3, 0)
+
+
+def test_a_stop_with_limit_0_kills_a_worker_that_never_returns(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+
+    def handle(_batch: Batch) -> None:
+        append(inside, "")
+        while True:
+            with suppress(BaseException):
+                signal.pause()
+
+    with running(handle) as (pool, processes):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: lines(inside) != [])
+        (pid,) = processes.pids
+        began_s = time.monotonic()
+        assert len(pool.drain(0.0)) == 1
+        processes.end()
+        assert time.monotonic() - began_s < 0.1
+        wait_until(lambda: not is_alive(pid))
+        assert pool.settled_units == 0
+
+
+def test_the_workers_of_a_killed_engine_are_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    engine = os.fork()
+    if not engine:
+        with running(ignore, workers=2) as (_pool, processes):
+            append(pids, " ".join(map(str, processes.pids)))
+            signal.pause()
+        os._exit(0)
+    wait_until(lambda: lines(pids) != [])
+    os.kill(engine, signal.SIGKILL)
+    os.waitpid(engine, 0)
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in lines(pids)[0].split()))
+
+
+def test_an_engine_beside_another_one_ends_its_workers() -> None:
+    with running(ignore) as (_first, first), running(ignore):
+        pids = first.pids
+        first.end()
+        wait_until(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.parametrize(
+    ("workers", "poison", "message"),
+    [(0, Poison.FAIL, "a serial engine"), (1, Poison.PARK, "needs pool=PoolKind")],
+)
+def test_arguments_that_need_threads_are_refused(workers: int, poison: Poison, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked_pool(PoolKind.PROCESSES, workers, poison)
+
+
+def test_without_the_process_that_forks_workers_the_pool_ends_with_a_message(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+
+    def handle(_batch: Batch) -> None:
+        append(inside, "")
+        signal.pause()
+
+    with running(handle) as (pool, processes):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: lines(inside) != [])
+        os.kill(psutil.Process(processes.pids[0]).ppid(), signal.SIGKILL)
+        wait_until(lambda: pool.error is not None)
+        assert "no worker process can be forked" in str(pool.error)
+        assert pool.settled_units == 0
