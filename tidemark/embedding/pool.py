@@ -115,34 +115,40 @@ class HandlerPool(Generic[PART]):
             return tuple(sorted(self._in_handler))
 
     def _run(self) -> None:
-        while (taken := self._take()) is not None:
+        taken = self._next(None)
+        while taken is not None:
             try:
                 self._call(taken.part)
             except BaseException as error:  # noqa: BLE001 - the one place: it ends the engine, with this cause
                 self._fail(error)
                 return
-            with self._changed:
+            taken = self._next(taken)
+
+    def _next(self, finished: Dispatched[PART] | None) -> Dispatched[PART] | None:
+        """Finish a part and wait for the next one; None if no part is started any more."""
+        name = threading.current_thread().name
+        with self._changed:
+            if finished is not None:
+                self._in_handler.discard(name)
                 if self._is_abandoned:
-                    return
-                self._dispatch.finish(taken)
+                    self._changed.notify_all()
+                    return None
+                self._dispatch.finish(finished)
                 self._ready.notify(max(0, self._dispatch.ready_count - 1))  # this thread takes one of them
                 self._changed.notify_all()
-
-    def _take(self) -> Dispatched[PART] | None:
-        with self._changed:
             while not self._is_over:
                 taken = self._dispatch.take()
-                if taken is not None or not self._threads:
+                if taken is not None:
+                    self._in_handler.add(name)
                     return taken
+                if not self._threads:
+                    break
                 self._ready.wait()
         return None
 
     def _call(self, part: PART) -> None:
-        name = threading.current_thread().name
         retry = RetryPolicy(self._retries, Backoff(*self._backoff))
         while True:
-            with self._changed:
-                self._in_handler.add(name)
             try:
                 self._handle(part)
             except Stopped:
@@ -163,15 +169,24 @@ class HandlerPool(Generic[PART]):
                 )
             else:
                 return
-            finally:
-                with self._changed:
-                    self._in_handler.discard(name)
-                    self._changed.notify_all()
-            if self._no_retries.wait(delay_s):
+            if not self._waits_for_retry(delay_s):
                 raise Stopped
+
+    def _waits_for_retry(self, delay_s: float) -> bool:
+        """Wait outside of the handler; return false if there are no more retries."""
+        name = threading.current_thread().name
+        with self._changed:
+            self._in_handler.discard(name)
+            self._changed.notify_all()
+        if self._no_retries.wait(delay_s):
+            return False
+        with self._changed:
+            self._in_handler.add(name)
+        return True
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
+            self._in_handler.discard(threading.current_thread().name)
             if not isinstance(error, Stopped) and not self._is_abandoned:
                 self._error = self._error or error
             self._end()
