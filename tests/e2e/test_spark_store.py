@@ -1,5 +1,6 @@
 """The pipeline with a lake in an object store: through an outage, refused credentials and a younger pipeline."""
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +15,13 @@ from tests.support.lakes.stored_lake import StoredLake
 from tests.support.processes.spark import land
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.object_store import Answer, ConnectionCut, Forward, StoreRequest, object_store, refusal
+from tests.support.servers.outbox_server import outbox_server, token_file
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
+from tidemark.pipeline.driver.capture_place import ServerPlace
+from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken, hold_lake
 from tidemark.pipeline.landing.metrics import RESTARTS, STORE_WAIT_SECONDS, PipelineMetrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -82,6 +85,29 @@ def test_a_pipeline_continues_after_an_outage_of_the_store_and_ends_when_a_young
     events = [line["event"] for line in reported]
     assert "the object store is not available: waiting" in events
     assert "query failed" not in events
+    check(stored, world)
+
+
+def test_a_pipeline_at_an_outbox_server_writes_into_an_object_store(
+    spark: SparkSession, tmp_path: Path, stored: StoredLake
+) -> None:
+    folder, served = StateFolder(tmp_path / "state"), StoredLake(stored.server, "s3://lakes/of/served")
+    make_state(folder.root)
+    world = RandomTables(SEED)
+    groups = list(world.groups(GROUPS))
+    for part in (groups[:3], groups[3:]):
+        feed(folder.root, part)
+        with outbox_server(folder.root) as (_, url):
+            place = ServerPlace(url, token_file(tmp_path), None, tmp_path / "runner", "pipeline-spark")
+            with place.open() as found:
+                hold = hold_lake(served.root, IDENTITY, found.capture.facts(), "spark")
+            land(spark, folder, served.root, tmp_path / "checkpoint", hold=hold, place=place)
+    check(served, world)
+    assert json.loads((folder.root / "pipeline-spark.json").read_text())["lake"] == served.root
+
+
+def check(stored: StoredLake, world: RandomTables) -> None:
+    """Check that each replica equals its source, and that each log has each change once."""
     for table in (one for one in world.tables if one.changes):
         of = folder_of(table.relation)
         assert sorted(stored.rows(f"{of}/replica").to_pylist(), key=repr) == table.expected()

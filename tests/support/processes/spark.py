@@ -9,10 +9,8 @@ from pyspark.sql import SparkSession
 
 from tidemark.engine.selection import Selection
 from tidemark.io.host.log_output import get_log
-from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.driver.capture_place import StatePlace
+from tidemark.pipeline.driver.capture_place import CapturePlace, StatePlace
 from tidemark.pipeline.driver.runner import Pipeline
 from tidemark.pipeline.driver.session import make_session
 from tidemark.pipeline.landing.delta_landing import DeltaLanding
@@ -45,8 +43,13 @@ def land(
     stop: threading.Event | None = None,
     metrics: PipelineMetrics | None = None,
     hold: LakeHold | None = None,
+    place: CapturePlace | None = None,
 ) -> PipelineProgress:
-    """Write the values of a state's outbox into a lake; with `stop`: all that arrive until it is set."""
+    """Write the values of a state's outbox into a lake; with `stop`: all that arrive until it is set.
+
+    The outbox is read from `place`, by default the state folder itself.
+    """
+    place = place or StatePlace(folder, Selection())
     settings = Settings(
         folder.root,
         str(lake),
@@ -54,11 +57,11 @@ def land(
         reader,
         batch_bytes,
         once=stop is None,
-        source=StatePlace(folder, Selection()).source,
+        source=place.source,
     )
-    with OutboxReader.open(folder) as outbox:
+    with place.open() as opened:
+        outbox, capture = opened.outbox, opened.capture
         outbox.register(reader)
-        capture = StateCapture(outbox, Selection())
         metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
         progress = PipelineProgress(metrics, log, capture, reader, str(lake))
         landing = DeltaLanding(settings, outbox, capture, progress, log)
