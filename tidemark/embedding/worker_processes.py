@@ -24,7 +24,8 @@ class WorkerRaised(ConsumerFailed):
     disposition = Disposition.RETRY
 
     def __init__(self, kind: str, text: str, *, is_final: bool) -> None:
-        super().__init__(f"{kind} raised in a worker process: {text}")
+        super().__init__(f"{kind} raised in a worker process")
+        self.add_note(text)  # NB: not in the message, which is logged: it may have a row's values
         if is_final:
             self.disposition = Disposition.HALT
 

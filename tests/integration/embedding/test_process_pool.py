@@ -83,5 +83,5 @@ def test_a_handler_that_stops_the_engine_from_a_worker_is_refused(
     with leaves_nothing(cluster):
         engine.start()
         cluster.sql("INSERT INTO item VALUES (1)", database)
-        with pytest.raises(ConsumerFailed, match="cannot stop the engine"):
+        with pytest.raises(ConsumerFailed, match="ConfigError raised in a worker"):
             engine.wait(DEADLINE_S)

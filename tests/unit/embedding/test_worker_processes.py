@@ -151,7 +151,8 @@ def test_an_error_after_the_retries_is_reported_with_its_class(tmp_path: Path) -
         pool.submit([(sample(), 0)], 1)
         wait_until(lambda: pool.error is not None)
         assert isinstance(pool.error, WorkerRaised)
-        assert "LookupError" in str(pool.error)
+        assert str(pool.error) == "LookupError raised in a worker process", "no text that may have values: it is logged"
+        assert "nothing there" in pool.error.__notes__
         assert (len(lines(seen)), pool.settled_units) == (3, 0)
 
 
