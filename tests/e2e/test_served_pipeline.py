@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import tidemark_ctl
 
 import tidemark
 from tests.support.lakes.lakes import log_rows, rows_by_key
@@ -51,7 +52,9 @@ def as_nobody(command: list[str], environment: Mapping[str, str]) -> bool:
 @cache
 def python_of_others() -> tuple[str, dict[str, str]]:
     """Return a Python that the other user can run, and its environment; that of the tests may be in a private home."""
-    folders = [os.environ.get("PYTHONPATH", ""), str(Path(tidemark.__file__).parents[1]), sysconfig.get_path("purelib")]
+    # NB: by name, as an editable installation has no folder of its own in the path.
+    trees = dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in (tidemark, tidemark_ctl))
+    folders = [os.environ.get("PYTHONPATH", ""), *trees, sysconfig.get_path("purelib")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "PYTHONDONTWRITEBYTECODE": "1"}
     for program in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
         with suppress(OSError):
