@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tidemark.embedding.async_handler import AsyncHandler
     from tidemark.embedding.engine import Engine
     from tidemark.embedding.engine_group import EngineGroup
+    from tidemark.embedding.pool_kind import PoolKind
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.engine.offset_update import OffsetsRefused
-    from tidemark.engine.pool_kind import PoolKind
     from tidemark.engine.stop_condition import StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.change import (
@@ -148,7 +148,7 @@ _MODULES = {
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
-    "engine.pool_kind": ("PoolKind",),
+    "embedding.pool_kind": ("PoolKind",),
     "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),

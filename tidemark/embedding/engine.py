@@ -36,6 +36,7 @@ from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
 from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
+from tidemark.embedding.pool_kind import PoolKind
 from tidemark.embedding.signals import EngineSignal, Signals
 from tidemark.embedding.start_deadline import StartDeadline
 from tidemark.embedding.worker_processes import WorkerProcesses
@@ -43,7 +44,6 @@ from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep, change
-from tidemark.engine.pool_kind import PoolKind
 from tidemark.engine.progress import Progress
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.host.clock import SystemClock

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import cast
 
 from tidemark.embedding.pending_batch import GivenHandler, UnitHandler
+from tidemark.embedding.pool_kind import PoolKind
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
-from tidemark.engine.pool_kind import PoolKind
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import Config, parse_config
