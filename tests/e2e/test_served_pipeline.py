@@ -17,7 +17,7 @@ import pytest
 import tidemark_ctl
 
 import tidemark
-from tests.support.lakes.lakes import log_rows, rows_by_key
+from tests.support.lakes.lakes import log_rows, rows_by_key_so_far
 from tests.support.processes.captures import running
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.served_outbox import served_outbox
@@ -143,17 +143,11 @@ def test_a_pipeline_of_another_user_writes_each_change_once_while_the_server_res
         pipeline = other.start()
         stack.callback(end, pipeline)
 
-        def rows() -> dict[object, list[object]]:
-            try:
-                return rows_by_key(other.lake, "account")
-            except (ValueError, FileNotFoundError):
-                return {}
-
         def equal() -> bool:
             with cluster.connect(database) as session:
                 expected = {row[0]: list(row[1:]) for row in session.execute("SELECT id, note FROM account")}
             assert pipeline.poll() is None, other.log()
-            return rows() == expected
+            return rows_by_key_so_far(other.lake, "account") == expected
 
         wait_for(lambda: len(other.events(OUTAGE)) == 1, "the wait", other.log)
         (unreachable,) = other.events(OUTAGE)

@@ -5,16 +5,20 @@ The bound is in bytes (docs/operate.md): what the consumer confirmed and the sta
 
 import json
 import random
-import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 from tests.support.processes.captures import Sidecar
-from tests.support.processes.waiting import wait_until
-from tests.support.servers.postgres import Cluster, Session, sql
+from tests.support.processes.waiting import let_pass, wait_until
+from tests.support.servers.postgres import Cluster, sql
 
-KILLS = 3
+KILLS, KILLS_MAX = 3, 12  # more than KILLS only until one delivered something again
 SEED = 20261127
-LOAD_S_MAX = 0.6
+PAUSE_S_MAX = 0.3
+TRANSACTIONS_MAX = 3000  # of a run: the load must last longer than the wait for the kill
 UNCONFIRMED_BYTES = BATCH_BYTES = 1 << 16  # the least values, less than the load writes between two confirmations
 VALUE_BYTES = 1024
 ROWS = 20  # of a commit
@@ -27,10 +31,9 @@ def test_a_killed_sidecar_delivers_no_more_again_than_the_guide_states(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     cluster.sql("CREATE TABLE account (id bigint GENERATED ALWAYS AS IDENTITY, note text)", database)
-    files = [tmp_path / f"{run}.jsonl" for run in range(KILLS + 1)]  # a kill may leave part of a line at the end
     widest = {
         "TIDEMARK_DELIVER__CONSUMER": "jsonl",
-        "TIDEMARK_DELIVER__JSONL_FILE": str(files[0]),
+        "TIDEMARK_DELIVER__JSONL_FILE": str(tmp_path / "unused"),
         "TIDEMARK_DELIVER__RATE_MAX": "10",
         "TIDEMARK_DELIVER__LINGER_MS": "100",
         "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(BATCH_BYTES),
@@ -39,33 +42,59 @@ def test_a_killed_sidecar_delivers_no_more_again_than_the_guide_states(
     dice = random.Random(SEED)
     sidecar = Sidecar(cluster, database, tmp_path, copy=False, **widest)
     sidecar.init()
-    delivered, again = 0, []
+    delivered, again = 0, list[int]()
+
+    def start_with_a_file() -> Path:
+        file = tmp_path / f"{len(again)}.jsonl"  # of each run its own: a kill may leave part of a line at the end
+        sidecar.options["TIDEMARK_DELIVER__JSONL_FILE"] = str(file)
+        sidecar.start()
+        return file
+
+    def found_in(file: Path) -> int:
+        ids = ids_in(file)
+        assert ids == list(range(ids[0], ids[-1] + 1))
+        assert ids[0] <= delivered + 1
+        again.append(delivered + 1 - ids[0])
+        return ids[-1]
+
     try:
-        with cluster.connect(database) as session:
-            for file in files:
-                sidecar.options["TIDEMARK_DELIVER__JSONL_FILE"] = str(file)
-                sidecar.start()
-                written = inserted(session, dice.uniform(0.1, LOAD_S_MAX))
-                wait_for_id(file, written if file is files[-1] else delivered + 1)
+        while len(again) < KILLS or (max(again) <= ROWS and len(again) < KILLS_MAX):
+            file = start_with_a_file()
+            with inserting(cluster, database):
+                wait_for_id(file, delivered + 1)
+                let_pass(dice.uniform(0, PAUSE_S_MAX), "a random moment for the kill")
                 sidecar.kill()
-                ids = ids_in(file)
-                assert ids == list(range(ids[0], ids[-1] + 1))
-                assert ids[0] <= delivered + 1
-                again.append(delivered + 1 - ids[0])
-                delivered = ids[-1]
+            delivered = found_in(file)
+        file = start_with_a_file()
+        ((last,),) = cluster.sql("SELECT max(id) FROM account", database)
+        wait_for_id(file, int(last))
+        sidecar.kill()
+        assert found_in(file) == last
     finally:
         sidecar.close()
     assert max(again) * VALUE_BYTES <= UNCONFIRMED_BYTES + BATCH_BYTES, again
     assert max(again) > ROWS, again
 
 
-def inserted(session: Session, seconds: float) -> int:
-    """Insert rows for so long; return the last id."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        sql(session, INSERT)
-    ((last,),) = sql(session, "SELECT max(id) FROM account")
-    return int(last)
+@contextmanager
+def inserting(cluster: Cluster, database: str) -> Iterator[None]:
+    """Insert rows in another thread as long as the context lasts."""
+    stop = Event()
+
+    def insert() -> None:
+        with cluster.connect(database) as session:
+            for _ in range(TRANSACTIONS_MAX):
+                if stop.is_set():
+                    break
+                sql(session, INSERT)
+
+    with ThreadPoolExecutor(1) as pool:
+        inserts = pool.submit(insert)
+        try:
+            yield
+        finally:
+            stop.set()
+            inserts.result()
 
 
 def ids_in(file: Path) -> list[int]:

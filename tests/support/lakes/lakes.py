@@ -161,5 +161,11 @@ def rows_by_key(root: Path, table: str) -> dict[object, list[object]]:
     return found
 
 
+def rows_by_key_so_far(root: Path, table: str) -> dict[object, list[object]]:
+    """Return the same of a lake that a pipeline writes now; no rows until the replica has its first commit."""
+    there = any(root.glob(f"*/public/{table}/replica/_delta_log/*.json"))
+    return rows_by_key(root, table) if there else {}
+
+
 def _read(path: Path) -> pa.Table:
     return DeltaTable(str(path)).to_pyarrow_table()
