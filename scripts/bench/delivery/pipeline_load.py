@@ -122,7 +122,7 @@ class RunningPipeline:
             with OutboxReader.open(self._sidecar.folder) as outbox:
                 return bool(0 < sequence == outbox.head())
 
-        self._sidecar.catch_up()
+        self._sidecar.wait_until_delivered()
         wait_until(is_drained, "all changes in the lake", within_s=DEADLINE_S, reported=self.log)
 
     def counters(self) -> dict[str, float]:
