@@ -165,7 +165,7 @@ class RunningPipeline:
                 progress, _ = decoder.raw_decode(text, at.end())
             except ValueError:
                 continue
-            if progress["numInputRows"]:
+            if "addBatch" in progress["durationMs"]:
                 count += 1
                 total.update(progress["durationMs"])
         return {name: round(value / max(1, count), 1) for name, value in sorted(total.items())}
