@@ -11,6 +11,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.processes.jvm import jvm_options
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.postgres import new_cluster as make_cluster
 
@@ -51,13 +52,9 @@ LONGEST = (
 )
 
 
-# A JVM of the tests lives for seconds: with its default options it spends most of its CPU time on compiling well.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
 def pytest_configure() -> None:
     """Set what child processes inherit: the JVM's options, and that SIGINT ends them in a background shell too."""
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
