@@ -21,10 +21,13 @@ settings.load_profile("timeless")
 
 # The slowest modules: workers, each of which runs whole modules, begin with these, and so end together.
 LONGEST = (
+    "test_chaos",
     "test_kill_spark",
     "test_paused_spark",
-    "test_kills",
     "test_packages",
+    "test_kills",
+    "test_served_pipeline",
+    "test_bad_input_spark",
     "test_failover_folder",
     "test_rewind",
     "test_failover",
@@ -43,10 +46,11 @@ LONGEST = (
     "test_partition_copy",
     "test_archive_setup",
     "test_first_copy",
-    "test_chaos",
     "test_damaged_archive",
     "test_never_holds_back",
     "test_sidecar_kills",
+    "test_kills_behind_open",
+    "test_consumer_kills",
     "test_rounds",
     "test_standby",
 )
