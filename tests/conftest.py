@@ -11,6 +11,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.processes.jvm import jvm_options
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.postgres import new_cluster as make_cluster
 
@@ -20,10 +21,13 @@ settings.load_profile("timeless")
 
 # The slowest modules: workers, each of which runs whole modules, begin with these, and so end together.
 LONGEST = (
+    "test_chaos",
     "test_kill_spark",
     "test_paused_spark",
-    "test_kills",
     "test_packages",
+    "test_kills",
+    "test_served_pipeline",
+    "test_bad_input_spark",
     "test_failover_folder",
     "test_rewind",
     "test_failover",
@@ -42,22 +46,19 @@ LONGEST = (
     "test_partition_copy",
     "test_archive_setup",
     "test_first_copy",
-    "test_chaos",
     "test_damaged_archive",
     "test_never_holds_back",
     "test_sidecar_kills",
+    "test_kills_behind_open",
+    "test_consumer_kills",
     "test_rounds",
     "test_standby",
 )
 
 
-# A JVM of the tests lives for seconds: with its default options it spends most of its CPU time on compiling well.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
 def pytest_configure() -> None:
     """Set what child processes inherit: the JVM's options, and that SIGINT ends them in a background shell too."""
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.captures import Sidecar, change_log, replayed
-from tests.support.processes.waiting import let_pass
+from tests.support.processes.waiting import let_pass, wait_until
 from tests.support.servers.postgres import Cluster, Session, sql
 from tests.support.workloads.mixed_load import MixedLoad, create_tables
 
 KILLS = 6
 OPEN_AT_ONCE = 2
-TRANSACTIONS_MAX = 1500
+PAUSE_S = 0.01  # between a session's transactions: about as many as the sidecar delivers
 SEED = 20261122
 
 
@@ -40,7 +40,8 @@ def test_every_change_is_delivered_exactly_once_however_old_the_oldest_open_tran
     sidecar.init()
     try:
         with ExitStack() as stack:
-            stack.enter_context(MixedLoad(cluster, database, SEED, transactions_max=TRANSACTIONS_MAX))
+            load = MixedLoad(cluster, database, SEED, pause_s=PAUSE_S)
+            stack.enter_context(load)
             open_now: list[Session] = []
             for number in range(KILLS):
                 sidecar.start()
@@ -51,7 +52,9 @@ def test_every_change_is_delivered_exactly_once_however_old_the_oldest_open_tran
                 if len(open_now) > OPEN_AT_ONCE:
                     sql(open_now[0], "UPDATE slow SET note = 'long done'")
                     open_now.pop(0).commit()
+                before = load.committed
                 let_pass(dice.uniform(0.1, 1.0), "a random moment for the kill")
+                wait_until(lambda: load.committed > before, "a commit of the load")  # noqa: B023 - at once
                 sidecar.kill()
             sidecar.start()
             for session in open_now:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.captures import Sidecar, change_log, replayed
-from tests.support.processes.waiting import let_pass
+from tests.support.processes.waiting import let_pass, wait_until
 from tests.support.servers.postgres import Cluster
 from tests.support.workloads.mixed_load import OLD_ROWS, MixedLoad, create_tables
 
 KILLS = 6
-TRANSACTIONS_MAX = 1500  # a session: the load must last longer than the kills
+PAUSE_S = 0.01  # between a session's transactions: about as many as the sidecar delivers
 SEED = 20261121
 
 
@@ -35,10 +35,13 @@ def test_the_outbox_contains_every_change_exactly_once_however_often_the_sidecar
     sidecar = Sidecar(cluster, database, tmp_path, copy=copy, **small)
     sidecar.init()
     try:
-        with MixedLoad(cluster, database, SEED, transactions_max=TRANSACTIONS_MAX):
+        load = MixedLoad(cluster, database, SEED, pause_s=PAUSE_S)
+        with load:
             for _ in range(KILLS):
                 sidecar.start()
+                before = load.committed
                 let_pass(dice.uniform(0.05, 1.5), "a random moment for the kill")
+                wait_until(lambda: load.committed > before, "a commit of the load")  # noqa: B023 - at once
                 sidecar.kill()
             sidecar.start()
         items = sidecar.catch_up()
