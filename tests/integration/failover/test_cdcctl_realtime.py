@@ -12,6 +12,7 @@ from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, runn
 from tests.support.processes.failover import HANGS_SOON, RING_BYTES, Pair, paired
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
+from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
@@ -152,6 +153,9 @@ def test_a_switch_that_waits_for_an_archiver_that_hangs_names_it(hanging_soon: P
     pair = hanging_soon
     succeeded(realtime(pair, "off"))
     assert pair.archiver.process is not None
+    with StateStore.open(pair.sidecar.folder, read_only=True) as store:
+        heartbeat = store.environment.heartbeat
+        pair.wait_for(lambda: bool(heartbeat.age_s(Slot.ARCHIVER)), "the end of its start, which may take a minute")
     pair.archiver.process.send_signal(signal.SIGSTOP)
     hung = f"the archiver, which hangs: check the mount of its archive, or kill process {pair.archiver.process.pid}"
 
