@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.pipeline.merge.kept_keys import KeptKeys
+from tidemark.pipeline.merge.kept_keys import FILES_MIN, KeptKeys
 
 ROW_BYTES = 8
 
@@ -40,20 +40,31 @@ def test_a_file_is_read_once_for_the_same_columns() -> None:
 
 
 def test_the_file_that_was_not_used_for_longest_is_dropped_first() -> None:
-    kept, files = KeptKeys(4 * 100 * ROW_BYTES), Files()
-    for name in ("a", "b", "c", "d", "a", "e", "a", "b"):
+    kept, files = KeptKeys(FILES_MIN * 100 * ROW_BYTES), Files()
+    names = [str(number) for number in range(FILES_MIN)]
+    for name in (*names, "0", "more", "0", "1"):
         kept.get((name,), files.reader(name, 100))
-    assert files.reads == {"a": 1, "b": 2, "c": 1, "d": 1, "e": 1}
+    assert files.reads == {**dict.fromkeys(names, 1), "1": 2, "more": 1}
 
 
-def test_a_file_above_a_quarter_of_the_bound_displaces_no_other() -> None:
-    kept, files = KeptKeys(4 * 100 * ROW_BYTES), Files()
+def test_a_file_above_its_share_of_the_bound_displaces_no_other() -> None:
+    kept, files = KeptKeys(FILES_MIN * 100 * ROW_BYTES), Files()
     for name, rows in (("a", 100), ("large", 101), ("large", 101), ("a", 100)):
         kept.get((name,), files.reader(name, rows))
     assert files.reads == {"a": 1, "large": 2}
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 200))))
+def test_the_keys_of_a_written_file_are_not_read_and_hold_no_more_than_themselves() -> None:
+    kept, files = KeptKeys(FILES_MIN * 100 * ROW_BYTES), Files()
+    kept.put(("a",), keys(1000).slice(500, 100))
+    assert kept.byte_count == 100 * ROW_BYTES
+    assert kept.get(("a",), files.reader("a", 100)) == keys(1000).slice(500, 100)
+    kept.put(("large",), keys(101))
+    assert kept.byte_count == 100 * ROW_BYTES
+    assert files.reads == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60))))
 def test_the_bound_holds_whatever_is_read(sizes: list[tuple[int, int]]) -> None:
     kept, files = KeptKeys(1000 * ROW_BYTES), Files()
     for name, rows in sizes:

@@ -12,6 +12,7 @@ from tidemark.pipeline.lake.files.file_list import listed
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge import touched_files
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
+from tidemark.pipeline.merge.kept_keys import KeptKeys
 from tidemark.pipeline.merge.key_ranges import SoughtKeys
 from tidemark.pipeline.merge.merging import append_rows
 from tidemark.pipeline.merge.touched_files import KeyedFiles
@@ -52,7 +53,17 @@ def keys_of(numbers: Sequence[int]) -> pa.Table:
     return pa.table([pa.array(numbers, pa.int64())], schema=SCHEMA)
 
 
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(touched_files, "KEPT", KeptKeys(0))
+
+
+def test_no_file_is_read_whose_keys_are_in_memory(tmp_path: Path) -> None:
+    assert files_read(tmp_path, [4, 9]) == 0
+
+
 @pytest.mark.feature("L09")
+@pytest.mark.usefixtures("nothing_kept")
 def test_no_file_is_read_for_keys_that_were_found_in_an_earlier_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,16 +71,19 @@ def test_no_file_is_read_for_keys_that_were_found_in_an_earlier_file(
     assert files_read(tmp_path, [4]) == 1
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_the_keys_of_several_files_are_compared_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(touched_files, "READ_ROWS_MIN", 2 * FILE_ROWS)
     assert files_read(tmp_path, [4]) == 2
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_more_files_are_compared_together_for_more_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(touched_files, "READ_ROWS_MIN", 1)
     assert files_read(tmp_path, list(range(4, 28, 4))) == 2  # six keys: files with twelve rows
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_the_number_of_files_that_are_compared_together_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.pipeline.lake.files.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
 from tidemark.pipeline.lake.files.file_writing import removal, write_file
 from tidemark.pipeline.lake.files.partitions import PartitionValues, divided, parsed
-from tidemark.pipeline.merge.keys import comparable
+from tidemark.pipeline.merge.kept_keys import KEPT, file_key
+from tidemark.pipeline.merge.keys import comparable, comparable_keys
 from tidemark.pipeline.storage.stores import store_of
 from tidemark.pipeline.storage.turns import waiting
 
@@ -125,7 +126,12 @@ class FileWriter:
     def _write(self, values: PartitionValues, rows: pa.Table) -> AddAction:
         if self._encodings is None:
             self._encodings = arrow_encodings(rows.drop_columns(list(self._partition)))
-        return write_file(self._uri, rows, self._encodings, self._key, data_change=self._data_change, partition=values)
+        action = write_file(
+            self._uri, rows, self._encodings, self._key, data_change=self._data_change, partition=values
+        )
+        fields = [rows.schema.field(name) for name in self._key]
+        KEPT.put(file_key(self._uri, action.path, fields), comparable_keys(rows, self._key))
+        return action
 
 
 def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:

@@ -1,24 +1,31 @@
-"""The keys of data files that merges have read, kept in memory: a data file never changes.
+"""The keys of data files that merges have read or written, kept in memory: a data file never changes.
 
 Changes that are strewn over a table have the same candidates in each batch, and opening a file costs more than
 comparing its keys. The bound is that of the process, for all tables.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
 
+import numpy as np
 import pyarrow as pa
 
 BYTES_MAX = 32 << 20  # the keys of 4 million rows with a bigint key
-FileKey = tuple[str, ...]  # what names the file, and the columns with their types
+FILES_MIN = 32  # that fit into the bound, whatever their keys
+FileKey = tuple[str, ...]
+
+
+def file_key(uri: str, path: str, key: Iterable[pa.Field]) -> FileKey:
+    """Return what names the keys of a file: its table and path, and the columns with their types."""
+    return (uri, path, *(f"{field.name} {field.type}" for field in key))
 
 
 class KeptKeys:
     """Tables of keys by file, the last used ones within a bound in bytes; used by several threads."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
+        self._bytes_max, self._file_bytes_max = bytes_max, bytes_max // FILES_MIN
         self._kept: OrderedDict[FileKey, pa.Table] = OrderedDict()
         self._byte_count = 0
         self._lock = Lock()
@@ -39,10 +46,15 @@ class KeptKeys:
         self._keep(file, rows)
         return rows
 
+    def put(self, file: FileKey, rows: pa.Table) -> None:
+        """Keep the keys of a file that was written: the next merge of strewn changes has it as a candidate."""
+        if rows.nbytes <= self._file_bytes_max:
+            self._keep(file, rows.take(pa.array(np.arange(rows.num_rows))))  # NB: a slice would keep all it is part of
+
     def _keep(self, file: FileKey, rows: pa.Table) -> None:
         size = rows.get_total_buffer_size()
-        if size > self._bytes_max // 4:
-            return  # it would displace most others
+        if size > self._file_bytes_max:
+            return  # it would displace too many others
         with self._lock:
             if file in self._kept:
                 return  # another thread read it meanwhile
@@ -51,3 +63,6 @@ class KeptKeys:
             while self._byte_count > self._bytes_max:
                 _, oldest = self._kept.popitem(last=False)
                 self._byte_count -= oldest.get_total_buffer_size()
+
+
+KEPT = KeptKeys()

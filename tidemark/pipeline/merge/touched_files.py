@@ -14,14 +14,13 @@ import pyarrow as pa
 from tidemark.pipeline.lake.files.partitions import from_json
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
-from tidemark.pipeline.merge.kept_keys import FileKey, KeptKeys
+from tidemark.pipeline.merge.kept_keys import KEPT, FileKey, file_key
 from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
 from tidemark.pipeline.merge.keys import Indexes, comparable_keys, indexes_of
 
 _COLUMNS = ("path", "size_bytes", "num_records", "partition")
 READ_ROWS_MIN = 1 << 16  # rows whose keys are compared together, and twice the sought keys
 READ_ROWS_MAX = 1 << 20
-KEPT = KeptKeys()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +43,6 @@ class KeyedFiles:
             for path, size, rows, partition in zip(*(added.column(name).to_pylist() for name in _COLUMNS), strict=True)
         ]
         self._added, self._key = added, key
-        self._columns = [f"{field.name} {field.type}" for field in key]
 
     @cached_property
     def ranges(self) -> KeyRanges:
@@ -87,7 +85,7 @@ class KeyedFiles:
         return comparable_keys(self.reader.columns(self.files[file], self.key), self.key).combine_chunks()
 
     def _name(self, file: int) -> FileKey:
-        return (self.reader.uri, self.files[file].path, *self._columns)
+        return file_key(self.reader.uri, self.files[file].path, self._key)
 
     def _chunks(self, inside: Mapping[int, Indexes], sought: SoughtKeys) -> Iterator[list[int]]:
         """Group files whose keys are compared together: a comparison costs something for each sought key, too."""
