@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from tidemark_ctl.output.printing import PrintContext
 
@@ -38,6 +38,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.model.table_name import DEFAULT_SCHEMA
 from tidemark.pipeline.driver.capture_place import StatePlace
+from tidemark.pipeline.driver.offset_log import OffsetLog
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline
 from tidemark.pipeline.landing.delta_landing import DeltaLanding
 from tidemark.pipeline.landing.metrics import PipelineMetrics
@@ -191,8 +192,8 @@ class MarkedPipeline(Pipeline):
         landing = DeltaLanding(settings, outbox, capture, self._landed, log)
         super().__init__(settings, outbox, landing, self._landed, log, capture=capture)
 
-    def _batch(self, rows: DataFrame, batch_id: int) -> None:
-        super()._batch(rows, batch_id)
+    def _batch(self, offsets: OffsetLog, batch_id: int) -> None:
+        super()._batch(offsets, batch_id)
         self.marks.append(_StageMark(self._landed.rows, time.perf_counter(), _cpu_s()))
 
 

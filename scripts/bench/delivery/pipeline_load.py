@@ -122,7 +122,7 @@ class RunningPipeline:
             with OutboxReader.open(self._sidecar.folder) as outbox:
                 return bool(0 < sequence == outbox.head())
 
-        self._sidecar.catch_up()
+        self._sidecar.wait_until_delivered()
         wait_until(is_drained, "all changes in the lake", within_s=DEADLINE_S, reported=self.log)
 
     def counters(self) -> dict[str, float]:
@@ -165,7 +165,7 @@ class RunningPipeline:
                 progress, _ = decoder.raw_decode(text, at.end())
             except ValueError:
                 continue
-            if progress["numInputRows"]:
+            if "addBatch" in progress["durationMs"]:
                 count += 1
                 total.update(progress["durationMs"])
         return {name: round(value / max(1, count), 1) for name, value in sorted(total.items())}

@@ -97,7 +97,7 @@ def test_a_metric_shows_the_age_of_the_newest_row_at_each_scrape(tmp_path: Path)
         commits_us = tuple(now_us - int(age_s * 1_000_000) for age_s in ages_s)
         last = LakeBatch("outbox-1", Sequence(sequence), AT, [])
         lsns = tuple(Lsn(AT.commit_lsn - at) for at in range(len(commits_us)))
-        feed = Feed(last, Sequence(0), 0, 0, AT.commit_lsn, commits_us, lsns)
+        feed = Feed(last, 0, 0, AT.commit_lsn, commits_us, lsns)
         progress.landed(feed, positions.tables, Sequence(1), Lsn(AT.commit_lsn + 5000), 0.1)
         first, second = lag_s(), lag_s()
         assert 60 <= first < second < 60 + DEADLINE_S
@@ -112,7 +112,7 @@ def test_metrics_and_status_show_stale_and_stopped_tables(tmp_path: Path) -> Non
     metrics = PipelineMetrics(CAPTURE)
     progress = PipelineProgress(metrics, get_log("test"), StateCapture(store, Selection()), "spark", str(lake))
     last = LakeBatch("outbox-1", Sequence(1), AT, [])
-    feed = Feed(last, Sequence(0), 0, 0, AT.commit_lsn, (), ())
+    feed = Feed(last, 0, 0, AT.commit_lsn, (), ())
     progress.landed(feed, positions.tables, Sequence(1), AT.commit_lsn, 0.1)
     for name, value in ((TABLES_STALE, 1), (TABLES_STOPPED, 1), (TABLES, len(PRESENT))):
         assert metrics.registry.get_sample_value(name, {CAPTURE_LABEL: CAPTURE}) == value

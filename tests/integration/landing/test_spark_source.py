@@ -1,6 +1,7 @@
 """The source's reader against a real outbox, called as Spark calls it: its rules are tested without Spark."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,10 +14,9 @@ from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem
-from tidemark.model.errors import ConfigError, InternalError
-from tidemark.model.position import Sequence
-from tidemark.pipeline.delta_log.applied import BEFORE_ALL, NOTHING, Applied
-from tidemark.pipeline.landing.feed import Feed, LakeGap, check_complete, check_joins, make_feed
+from tidemark.model.errors import ConfigError, InternalError, StateError
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.landing.portions import PORTION_BYTES, feeds
 from tidemark.pipeline.source.format import OutboxSource, spark_schema
 from tidemark.pipeline.source.offsets import Offset, OffsetMovedBack, OutboxReplaced
@@ -61,12 +61,7 @@ def state(tmp_path: Path) -> Path:
 
 def reader_of(state: Path, start: int = 0, **options: str) -> OutboxStreamReader:
     parsed = SourceOptions.parse({"state": str(state), "startingSequence": str(start), **options})
-    return OutboxStreamReader(parsed, ValueContents(parsed.headers_only))
-
-
-def headers_of(state: Path) -> pa.Table:
-    reader = reader_of(state, headersOnly="true")
-    return read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable()))
+    return OutboxStreamReader(parsed, ValueContents())
 
 
 def offset(sequence: int, outbox: str = "0a0b") -> Offset:
@@ -222,26 +217,21 @@ def test_values_in_any_order_are_sorted(state: Path) -> None:
     assert numbers == sorted(numbers)
 
 
-@pytest.mark.feature("X03")
-def test_a_batch_that_omits_values_which_the_lake_lacks_is_refused(state: Path) -> None:
-    reader = reader_of(state)
-    start = offset(group_ends(state)[2])
-    opened = open_feed(read(reader, start, reader.latestOffset(start, ReadAllAvailable())), "0a0b")
-    assert opened is not None
-    check_joins(opened, Applied(Sequence(int(start["sequence"])), BEFORE_ALL), "0a0b")
-    with pytest.raises(LakeGap, match="contains values up to 0"):
-        check_joins(opened, NOTHING, "0a0b")
+def test_a_batch_whose_values_the_driver_reads_has_no_partitions(state: Path) -> None:
+    reader = reader_of(state, offsetsOnly="true")
+    end = reader.latestOffset(offset(0), ReadAllAvailable())
+    assert reader.partitions(offset(0), end) == []
+    with pytest.raises(OffsetMovedBack, match="back to"):
+        reader.partitions(end, offset(0))
 
 
-def test_headers_without_values_give_the_same_items_for_any_portion_size(state: Path) -> None:
+def test_the_portions_of_a_batch_have_its_items_for_any_portion_size(state: Path) -> None:
     reader = reader_of(state)
     complete = open_feed(read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable())), "0a0b")
     assert complete is not None
-    headers = headers_of(state)
-    assert headers.nbytes < complete.byte_count / 2
     for bytes_max in (1, 20_000, PORTION_BYTES):
         with OutboxReader.open(StateFolder(state)) as outbox:
-            parts = list(feeds(headers, outbox, "0a0b", bytes_max))
+            parts = list(feeds(outbox, "0a0b", NO_SEQUENCE, outbox.head(), bytes_max))
         items = [item for part in parts for item in part.lake_batch.items]
         assert [s for s, _ in items] == [s for s, _ in complete.lake_batch.items]
         assert list(map(encode_item, (item for _, item in items))) == [
@@ -249,46 +239,42 @@ def test_headers_without_values_give_the_same_items_for_any_portion_size(state: 
         ]
         assert sum(part.row_count for part in parts) == complete.row_count
         assert sum(part.byte_count for part in parts) == complete.byte_count
-        assert [part.after for part in parts] == [0, *(part.lake_batch.end for part in parts[:-1])]
         assert parts[-1].lake_batch.end == complete.lake_batch.end
         assert {part.lake_batch.end for part in parts} <= set(group_ends(state))
         assert (bytes_max == 1) == (len(parts) == len(group_ends(state)))
         assert all(part.byte_count <= bytes_max or len(part.commit_times_us) == 1 for part in parts)
 
 
+def test_a_batch_is_what_the_lake_lacks_up_to_its_end(state: Path) -> None:
+    ends = group_ends(state)
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        parts = list(feeds(outbox, "0a0b", Sequence(ends[3]), Sequence(ends[5])))
+        numbers = [sequence for part in parts for sequence, _ in part.lake_batch.items]
+        assert (numbers[0], parts[-1].lake_batch.end) == (ends[3] + 1, ends[5])
+        assert list(feeds(outbox, "0a0b", Sequence(ends[5]), Sequence(ends[5]))) == []
+        assert list(feeds(outbox, "0a0b", Sequence(ends[5]), Sequence(ends[3]))) == []
+
+
 def test_portions_are_returned_in_order_and_one_is_read_ahead(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as outbox:
-        portions_read = feeds(headers_of(state), outbox, "0a0b", 1)
+        portions_read = feeds(outbox, "0a0b", NO_SEQUENCE, outbox.head(), 1)
         first = next(portions_read)
         portions_read.close()
     assert first.lake_batch.end == group_ends(state)[0]
 
 
-def test_headers_with_a_hole_or_without_their_end_are_refused(state: Path) -> None:
-    headers = headers_of(state)
-    for damaged in (
-        headers.slice(1),
-        headers.slice(0, headers.num_rows - 1),
-        pa.concat_tables([headers[:5], headers[6:]]),
-    ):
-        with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
-            list(feeds(damaged, outbox, "0a0b"))
+def test_a_batch_that_begins_or_ends_inside_a_group_is_refused(state: Path) -> None:
+    long = next(a for a, b in pairwise(group_ends(state)) if b - a > 2)
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        with pytest.raises(StateError, match="is not the end of a group"):
+            list(feeds(outbox, "0a0b", Sequence(long + 1), outbox.head()))
+        with pytest.raises(InternalError, match="incomplete"):
+            list(feeds(outbox, "0a0b", NO_SEQUENCE, Sequence(long + 1)))
 
 
-def test_a_hole_between_two_groups_is_refused(state: Path) -> None:
-    headers, ends = headers_of(state), group_ends(state)
-    damaged = pa.concat_tables([headers[: ends[2]], headers[ends[3] :]])
-    with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
-        list(feeds(damaged, outbox, "0a0b", 1))
-
-
-def test_a_value_that_does_not_match_its_header_is_refused(state: Path, tmp_path: Path) -> None:
-    headers = headers_of(state)
-    other = tmp_path / "other"
-    make_state(other)
-    feed(other, RandomTables(6).groups(GROUPS))
+def test_values_of_an_outbox_that_was_renumbered_meanwhile_are_refused(state: Path) -> None:
     with (
-        OutboxReader.open(StateFolder(other)) as outbox,
-        pytest.raises(OutboxReplaced, match="is not the value whose header Spark read"),
+        OutboxReader.open(StateFolder(state)) as outbox,
+        pytest.raises(OutboxReplaced, match="it is 0a0b, and the query reads ffff"),
     ):
-        list(feeds(headers, outbox, "0a0b"))
+        list(feeds(outbox, "ffff", NO_SEQUENCE, outbox.head()))

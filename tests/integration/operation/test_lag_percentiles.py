@@ -123,7 +123,7 @@ def test_the_lag_to_the_lake_has_percentiles_in_seconds_and_bytes(
         lsn, committed_us = Lsn(1000 * number), 1_000_000 * number
         clock.now_us = committed_us + number * LAG_US
         at = Position(TimelineId(1), lsn, 0)
-        feed = Feed(LakeBatch("0a0b", Sequence(number), at, []), Sequence(0), 1, 1, lsn, (committed_us,), (lsn,))
+        feed = Feed(LakeBatch("0a0b", Sequence(number), at, []), 1, 1, lsn, (committed_us,), (lsn,))
         progress.landed(feed, {}, Sequence(number), Lsn(lsn + number * LAG_BYTES), 0.1)
     check(metrics.registry, VISIBLE_SECONDS, VISIBLE_BYTES)
 

@@ -20,9 +20,11 @@ from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
 from tidemark.io.process.control import request
 from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
 from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import parse_lsn
 from tidemark.model.position import Sequence
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.control import Json
@@ -217,6 +219,20 @@ class Sidecar:
                     assert self.process.poll() is None, self.log_path.read_text()[-4000:]
                 assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
                 time.sleep(POLL_S)
+
+    def wait_until_delivered(self) -> None:
+        """Wait until everything that was written is delivered; a pipeline may trim the outbox meanwhile."""
+        with self.written_to.connect(self.database) as session:
+            emitted = session.execute("SELECT pg_logical_emit_message(true, 'sync-delivered', '')::text").fetchone()
+        assert emitted is not None
+        lsn = parse_lsn(emitted[0])
+        with StateStore.open(self.folder) as store:
+
+            def is_delivered() -> bool:
+                delivered = store.marks().delivered
+                return delivered is not None and delivered.pointer.position.commit_lsn > lsn
+
+            wait_until(is_delivered, "what was written last", within_s=CAUGHT_UP_S, reported=self.reported)
 
     @staticmethod
     def items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:

@@ -1,1 +1,1 @@
-"""The Spark query on the driver: the program, its session, Java and executors, retries."""
+"""The Spark query on the driver: the program, its session, Java, the log of offsets, retries."""

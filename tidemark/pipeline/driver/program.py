@@ -34,9 +34,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE, CapturePlace, ServerPlace, StatePlace
-from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, SERVER, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
+from tidemark.pipeline.driver.standalone_master import wait_for_master
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.landing.formats import opened_landing
 from tidemark.pipeline.landing.lake_epoch import hold_lake

@@ -1,8 +1,8 @@
 """The pipeline: one streaming query over the outbox that writes the tables of the lake, and retries after failures.
 
-Spark defines the batches; the lake stores the positions. A batch is confirmed to the outbox in two steps. When it
-begins, everything before it is never requested again; when it ends, the tables contain it. The driver makes both
-confirmations, so a deleted checkpoint, a repeated batch or a killed helper process costs only time.
+Spark defines where batches end; the lake stores the positions. A batch is what the lake lacks up to that end, and is
+confirmed to the outbox once the tables contain it: a deleted checkpoint, a repeated batch or a killed helper process
+costs only time. The driver reads the values itself, so a batch runs no Spark job.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.io.host.disk import StateFull, is_full
@@ -25,21 +25,21 @@ from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE
 from tidemark.pipeline.driver.checkpoint_files import checkpoint_url
-from tidemark.pipeline.driver.executors import ExecutorWatch
+from tidemark.pipeline.driver.offset_log import OffsetLog
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
 from tidemark.pipeline.landing.capture_port import CapturePort
-from tidemark.pipeline.landing.feed import Feed, newest_value
+from tidemark.pipeline.landing.feed import Feed, newest_commit
 from tidemark.pipeline.landing.lake_epoch import LakeHold
-from tidemark.pipeline.landing.landing import LakePositions, Landing, contains
+from tidemark.pipeline.landing.landing import LakePositions, Landing
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.source.format import OutboxSource
-from tidemark.pipeline.source.offsets import OutboxReplaced
+from tidemark.pipeline.source.offsets import Offset, OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.storage.outage_wait import OutageWait
@@ -50,7 +50,7 @@ from tidemark.pipeline.storage.stores import is_remote
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
 QUERY = "tidemark"
 SERVER = "outbox server"  # in the log
-BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch takes 0.2 s regardless of its size
+BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch costs the same for any size
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch between them
@@ -97,7 +97,6 @@ class Pipeline:
         self._disk_space = DiskSpace(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._store_wait = StoreWait(settings.lake, metrics.store_wait_seconds, log)
         self._server_wait = OutageWait(SERVER, outbox.head, SERVER_OUTAGE, log)
-        self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
@@ -210,7 +209,6 @@ class Pipeline:
             notify(READY)
             while query.isActive and not stop.is_set():
                 notify(ALIVE)
-                self._executors.check(spark)
                 if self._hold is not None:
                     self._hold.check_idle()
                 self._record_maintenance()
@@ -258,14 +256,15 @@ class Pipeline:
             .options(**settings.source)
             .option("startingSequence", start)
             .option("maxBytesPerTrigger", settings.batch_bytes)
-            .option("headersOnly", "true")
+            .option("offsetsOnly", "true")
             .load()
         )
-        folder = f"{settings.checkpoint}/{self._outbox_id}-{lake}{self._adoptions()}"
+        checkpoint = checkpoint_url(spark, f"{settings.checkpoint}/{self._outbox_id}-{lake}{self._adoptions()}")
+        offsets = OffsetLog(spark, checkpoint)
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", checkpoint_url(spark, folder))
-            .foreachBatch(self._batch)
+            .option("checkpointLocation", checkpoint)
+            .foreachBatch(lambda _rows, batch_id: self._batch(offsets, batch_id))
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
         return query.start()
@@ -275,34 +274,33 @@ class Pipeline:
         registered = self._outbox.registered(self._settings.reader)
         return f"-{registered.adoptions}" if registered is not None and registered.adoptions else ""
 
-    def _batch(self, rows: DataFrame, _batch_id: int) -> None:
-        """Write one batch to the lake. NB: the batch number is not used: a new checkpoint counts from 0."""
+    def _batch(self, offsets: OffsetLog, batch_id: int) -> None:
+        """Write one batch to the lake. NB: its number finds its end in the checkpoint; a new one counts from 0."""
         with self._in_batch:
             try:
-                self._land(rows)
+                with self._metrics.in_stage(BatchStage.OFFSETS):
+                    end = offsets.end(batch_id)
+                self._land(end)
             except BaseException as error:
                 self._failure = error
                 raise
 
-    def _land(self, rows: DataFrame) -> None:
+    def _land(self, end: Offset) -> None:
+        """Write what the lake lacks up to the end of a batch: Spark may repeat a batch that the lake contains."""
         landing, metrics = self._landing, self._metrics
-        replayable: Sequence | None = None  # start of the batch: Spark replays a batch only as a whole
         started = time.monotonic()
-        with metrics.in_stage(BatchStage.FETCH):
-            headers = rows.toArrow()
-        for feed in self._timed(feeds(headers, self._outbox, self._outbox_id)):
-            replayable = feed.after if replayable is None else replayable
-            # NB: a replay contains portions written before the failed one; they are no progress.
-            if contains(landing.positions, feed):
-                landing.confirm(replayable)
-                continue
+        if end["outbox"] != self._outbox.outbox_id:
+            raise OutboxReplaced(f"the batch is of outbox {end['outbox']}, but {self._outbox.place} has another one")
+        after, upto = starting_sequence(landing.positions, self._outbox), Sequence(int(end["sequence"]))
+        if after >= upto:
+            landing.confirm()
+        for feed in self._timed(feeds(self._outbox, self._outbox_id, after, upto)):
             if self._hold is not None:
                 self._hold.check()
-            landing.land(feed, replayable)
+            landing.land(feed)
             with metrics.in_stage(BatchStage.REPORT):
-                seconds, newest = time.monotonic() - started, newest_value(self._outbox)
-                head_lsn = newest.pointer.position.commit_lsn
-                self._progress.landed(feed, landing.positions.tables, newest.sequence, head_lsn, seconds)
+                seconds, (head, head_lsn) = time.monotonic() - started, newest_commit(self._outbox, feed)
+                self._progress.landed(feed, landing.positions.tables, head, head_lsn, seconds)
                 landing.end_portion()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write
@@ -363,7 +361,7 @@ def register_source(spark: SparkSession) -> None:
 
 
 def starting_sequence(positions: LakePositions, outbox: OutboxPort) -> Sequence:
-    """Return the sequence after which a query without a checkpoint starts: the lake's applied sequence.
+    """Return the sequence after which the lake lacks values: its applied sequence.
 
     An outbox that is new to the lake starts at its beginning; changes that the lake contains are skipped by position. A
     lake without a recorded outbox needs all values from the first on; the outbox raises an error if that is trimmed.

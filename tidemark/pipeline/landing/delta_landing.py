@@ -7,7 +7,6 @@ from functools import partial
 
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log
-from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, keep_hours
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
@@ -15,7 +14,7 @@ from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
-from tidemark.pipeline.landing.feed import Feed, check_joins
+from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.paused_tables import PausedTables
@@ -68,13 +67,9 @@ class DeltaLanding:
         """Open the lake anew; retries and checks end once `is_over` returns true."""
         self._lake = self._opened(is_over)
 
-    def land(self, feed: Feed, replayable: Sequence) -> None:
+    def land(self, feed: Feed) -> None:
         """Write a portion to log and replica of its tables, and confirm it."""
         lake, metrics = self._lake, self._progress.metrics
-        check_joins(feed, lake.positions.applied, lake.positions.outbox)
-        known = lake.contained if lake.positions.outbox == feed.lake_batch.outbox else NO_SEQUENCE
-        with metrics.in_stage(BatchStage.CONFIRM):
-            self._outbox.confirm(self._settings.reader, known, replayable)
         before, were_paused = lake.positions.tables, set(lake.paused)
         self._paused.give_up_oldest(lake)
         self._paused.resume_copied(lake, feed.lake_batch.items)
@@ -85,7 +80,7 @@ class DeltaLanding:
         metrics.add_stage(BatchStage.WRITE, time.monotonic() - begun_s - lake.recording_s)
         report_changes(self._log, before, lake.positions.tables)
         with metrics.in_stage(BatchStage.CONFIRM):
-            self.confirm(replayable)
+            self.confirm()
         self._has_resumed = bool(were_paused - lake.paused.keys())
 
     def end_portion(self) -> None:
@@ -94,9 +89,9 @@ class DeltaLanding:
             self._paused.close_old_requests(self._lake)
         self._report_written()
 
-    def confirm(self, replayable: Sequence) -> None:
-        """Confirm to the outbox what every table contains, except the values after `replayable`."""
-        self._outbox.confirm(self._settings.reader, self._lake.contained, replayable)
+    def confirm(self) -> None:
+        """Confirm to the outbox what every table contains: it is not read again."""
+        self._outbox.confirm(self._settings.reader, self._lake.contained, self._lake.contained)
         passed(Failpoint.CONFIRMED)
 
     def catch_up(self, *, merges: bool = True, is_end: bool = False) -> bool:
@@ -107,7 +102,7 @@ class DeltaLanding:
         if not is_resumed and not (merges and self._deferred.merge(lake, all_of_them=is_end)):
             return False
         report_changes(self._log, before, lake.positions.tables)
-        self.confirm(NO_SEQUENCE)
+        self.confirm()
         self._report_written()
         return True
 

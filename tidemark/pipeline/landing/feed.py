@@ -6,17 +6,10 @@ from dataclasses import dataclass
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
 from tidemark.pipeline.source.opened_values import INCOMPLETE
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind
-
-
-class LakeGap(InternalError):
-    """A batch that begins after the applied position of the lake."""
-
-    hint = "delete Spark's checkpoint: the lake stores its positions; if that fails, copy the tables again"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +17,6 @@ class Feed:
     """A batch and its figures for metrics and logs."""
 
     lake_batch: LakeBatch
-    after: OutboxSequence  # the sequence before the batch
     row_count: int
     byte_count: int
     commit_lsn: Lsn
@@ -38,7 +30,6 @@ def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox:
     ends = [header for header in headers if header.ends_group and header.commit_time_us]
     return Feed(
         LakeBatch(outbox, last.sequence, last.pointer.position, items),
-        OutboxSequence(headers[0].sequence - 1),
         sum(header.row_count for header in headers if header.kind is ValueKind.BATCH),
         sum(HEADER_BYTES + header.payload_length for header in headers),
         last.pointer.position.commit_lsn,
@@ -47,16 +38,12 @@ def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox:
     )
 
 
-def newest_value(outbox: OutboxPort) -> ValueHeader:
-    """Return the header of the newest value; the outbox keeps those of the batch that is being written."""
+def newest_commit(outbox: OutboxPort, feed: Feed) -> tuple[OutboxSequence, Lsn]:
+    """Return the sequence and the commit LSN of the newest value, when a batch was confirmed."""
     head = outbox.head()
-    return outbox.headers(OutboxSequence(head - 1), head)[-1]
-
-
-def check_joins(feed: Feed, applied: Applied, outbox_of_lake: str) -> None:
-    """Raise `LakeGap` if values between the lake and the batch are missing; an empty lake needs all values."""
-    if outbox_of_lake in ("", feed.lake_batch.outbox) and feed.after > applied.sequence:
-        raise LakeGap(f"the lake contains values up to {applied.sequence}, but a batch begins after {feed.after}")
+    if head <= feed.lake_batch.end:  # NB: the outbox may have trimmed it
+        return head, feed.commit_lsn
+    return head, outbox.headers(OutboxSequence(head - 1), head)[-1].pointer.position.commit_lsn
 
 
 def check_complete(first: ValueHeader, last: ValueHeader) -> None:

@@ -9,13 +9,12 @@ from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.model.commit_time import USECS_PER_SECOND
-from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.positions import CatalogPositions
 from tidemark.pipeline.lake.layout import shape_of
-from tidemark.pipeline.landing.feed import Feed, check_joins
+from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
@@ -50,22 +49,20 @@ class IcebergLanding:
         self._lake.close()
         self._lake = self._opened(self._lake.positions.lake_id())
 
-    def land(self, feed: Feed, replayable: Sequence) -> None:
+    def land(self, feed: Feed) -> None:
         """Write a portion to the logs of its tables, and confirm it."""
-        positions = self._lake.positions
-        check_joins(feed, positions.applied, positions.outbox)
-        known = positions.applied.sequence if positions.outbox == feed.lake_batch.outbox else NO_SEQUENCE
-        self._outbox.confirm(self._settings.reader, known, replayable)
         with self._progress.metrics.in_stage(BatchStage.WRITE):
             self._lake.apply(feed.lake_batch)
-        self.confirm(replayable)
+        with self._progress.metrics.in_stage(BatchStage.CONFIRM):
+            self.confirm()
 
     def end_portion(self) -> None:
         """Do nothing: no table was resumed, and there is no maintenance beside the stream."""
 
-    def confirm(self, replayable: Sequence) -> None:
-        """Confirm to the outbox what every log contains, except the values after `replayable`."""
-        self._outbox.confirm(self._settings.reader, self._lake.positions.applied.sequence, replayable)
+    def confirm(self) -> None:
+        """Confirm to the outbox what every log contains: it is not read again."""
+        applied = self._lake.positions.applied.sequence
+        self._outbox.confirm(self._settings.reader, applied, applied)
         passed(Failpoint.CONFIRMED)
 
     def catch_up(self, *, merges: bool = True, is_end: bool = False) -> bool:  # noqa: ARG002 - no table is behind

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.positions import TableId, TablePosition
 from tidemark.pipeline.landing.feed import Feed
@@ -54,19 +53,16 @@ class Landing(Protocol):
         """Open the lake anew; long optional work on it ends once `is_over` returns true."""
         ...
 
-    def land(self, feed: Feed, replayable: Sequence) -> None:
-        """Write a portion that the lake lacks; the outbox keeps the values after `replayable`, which Spark may repeat.
-
-        The values that the lake contained before are confirmed first.
-        """
+    def land(self, feed: Feed) -> None:
+        """Write a portion that the lake lacks, and confirm it to the outbox."""
         ...
 
     def end_portion(self) -> None:
         """Complete what depends on the report of a portion's progress."""
         ...
 
-    def confirm(self, replayable: Sequence) -> None:
-        """Confirm to the outbox what the lake contains, except the values after `replayable`."""
+    def confirm(self) -> None:
+        """Confirm to the outbox what the lake contains: it is not read again."""
         ...
 
     def catch_up(self, *, merges: bool = True, is_end: bool = False) -> bool:
@@ -87,9 +83,3 @@ class Landing(Protocol):
     def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
         """Maintain all tables that are due, and record the results."""
         ...
-
-
-def contains(positions: LakePositions, feed: Feed) -> bool:
-    """Return whether the lake contains all of a portion."""
-    batch = feed.lake_batch
-    return positions.outbox == batch.outbox and batch.end <= positions.applied.sequence

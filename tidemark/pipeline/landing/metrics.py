@@ -28,7 +28,6 @@ TABLES_STOPPED = "tidemark_pipeline_tables_stopped"
 TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
 TABLES_PAUSED = "tidemark_pipeline_tables_paused"
 RESTARTS = "tidemark_pipeline_restarts_total"
-EXECUTORS = "tidemark_pipeline_executors"
 STORE_WAIT_SECONDS = "tidemark_pipeline_store_wait_seconds"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
@@ -39,11 +38,11 @@ MAINTENANCE_RUNNING = "tidemark_pipeline_maintenance_running"
 class BatchStage(StrEnum):
     """What the driver does with a batch, in this order."""
 
-    FETCH = "fetch"  # the headers, from Spark
+    OFFSETS = "offsets"  # the end of the batch, from the checkpoint
     READ = "read"  # waiting for values of the outbox that are read and decoded
     WRITE = "write"  # logs and replicas
     RECORD = "record"  # `_positions`
-    CONFIRM = "confirm"  # to the outbox: once before the writes, and once after them
+    CONFIRM = "confirm"  # to the outbox
     REPORT = "report"  # the progress
 
 
@@ -86,7 +85,6 @@ class PipelineMetrics:
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
         self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed or that are damaged.")
         self.tables_paused = self._gauge(TABLES_PAUSED, "Tables to which writes failed, and which wait to be resumed.")
-        self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 if the driver does their work.")
         self.disk_full_seconds = self._gauge(
             DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."
         )

@@ -1,36 +1,37 @@
-"""Reads a batch of the pipeline's own query: Spark passes the headers of the values, and the driver reads the values.
+"""Reads a batch of the pipeline's own query: Spark says where it ends, and the driver reads the values.
 
-Inside Spark, values are copied nine times, by three processes. A header is sufficient to plan, order, keep and repeat
-a batch. The driver, which confirms to the same outbox, therefore reads the values from the outbox and checks each of
-them against its header.
+Inside Spark, values are copied nine times, by three processes. An offset is sufficient to plan, order, keep and repeat
+a batch. The driver, which confirms to the same outbox, therefore reads the values from the outbox itself.
 
 A batch is read in *portions*: whole groups of a bounded number of bytes. Each portion ends in commits. While one is
 written, the next is read, so memory contains two portions, whatever the length of the batch.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import pyarrow as pa
-
-from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.position import Sequence
 from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
+from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.source.offsets import OutboxReplaced
-from tidemark.pipeline.source.opened_values import in_order
 from tidemark.pipeline.source.outbox_port import OutboxPort
-from tidemark.wire.outbox import OutboxValue
-from tidemark.wire.values import HEADER_BYTES, KINDS, ValueHeader, ValueKind, decode_header
+from tidemark.wire.values import KINDS, ValueHeader, ValueKind
 
 PORTION_BYTES = 64 << 20
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 
-def feeds(headers: pa.Table, outbox: OutboxPort, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
-    """Yield the portions of a batch in order; each is read while the previous one is written."""
+def feeds(
+    outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence, bytes_max: int = PORTION_BYTES
+) -> Generator[Feed]:
+    """Yield the portions of (after, upto] in order; each is read while the previous one is written.
+
+    Raises `OutboxReplaced` if the outbox has another name than `outbox_id`: then its numbers mean other values.
+    """
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
-        for portion in portions(headers, bytes_max):
-            reading = pool.submit(_read, portion, outbox, outbox_id)
+        for first, last in _portions(outbox, after, upto, bytes_max):
+            reading = pool.submit(_read, outbox, outbox_id, first, last)
             if ahead is not None:
                 yield ahead.result()
             ahead = reading
@@ -38,39 +39,24 @@ def feeds(headers: pa.Table, outbox: OutboxPort, outbox_id: str, bytes_max: int 
             yield ahead.result()
 
 
-def portions(headers: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
-    """Split the headers of a batch at group ends: at least one group each, then as many as fit into `bytes_max`."""
-    portion: list[ValueHeader] = []
-    group: list[ValueHeader] = []
-    portion_bytes = group_bytes = 0
-    headers = in_order(headers)
-    for number, blob in zip(headers.column("sequence").to_pylist(), headers.column("value").to_pylist(), strict=True):
-        header = decode_header(blob, OutboxSequence(number))
-        group.append(header)
-        group_bytes += HEADER_BYTES + header.payload_length
-        if header.ends_group:
-            if portion and portion_bytes + group_bytes > bytes_max:
-                yield portion
-                portion, portion_bytes = [], 0
-            portion += group
-            portion_bytes += group_bytes
-            group, group_bytes = [], 0
-    if portion or group:
-        yield [*portion, *group]  # check_complete rejects a group without its end
+def _portions(
+    outbox: OutboxPort, after: Sequence, upto: Sequence, bytes_max: int
+) -> Iterator[tuple[Sequence, Sequence]]:
+    """Yield ranges that end at group ends: at least one group each, then as many as fit into `bytes_max`."""
+    while after < upto:
+        end = min(upto, outbox.plan(after, bytes_max))
+        yield after, end
+        after = end
 
 
-def _read(headers: Sequence[ValueHeader], outbox: OutboxPort, outbox_id: str) -> Feed:
+def _read(outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence) -> Feed:
+    headers: list[ValueHeader] = []
+    items = list[LakeItem]()
+    for value in outbox.read(after, upto):
+        headers.append(value.header)
+        if value.header.kind in ITEMS:
+            items.append((value.header.sequence, value.item()))
+    if outbox.outbox_id != outbox_id:  # NB: after the values, which are of this outbox only if it still has its name
+        raise OutboxReplaced(f"the outbox was renumbered: it is {outbox.outbox_id}, and the query reads {outbox_id}")
     check_complete(headers[0], headers[-1])
-    values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
-    items = [(header.sequence, _matching(header, value).item()) for header, value in values if header.kind in ITEMS]
     return make_feed(headers, items, outbox_id)
-
-
-def _matching(header: ValueHeader, value: OutboxValue) -> OutboxValue:
-    if value.header != header:
-        raise OutboxReplaced(f"value {header.sequence} is not the value whose header Spark read")
-    return value
-
-
-def _before(header: ValueHeader) -> OutboxSequence:
-    return OutboxSequence(header.sequence - 1)

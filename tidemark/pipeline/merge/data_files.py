@@ -49,7 +49,7 @@ class FileReader:
     """Reads files of one table, in the layout of its snapshot: a file without a column was written before it."""
 
     def __init__(self, uri: str, schema: pa.Schema) -> None:
-        self._uri, self._store = uri, store_of(uri)
+        self.uri, self._store = uri, store_of(uri)
         self._schema = schema
 
     def columns(self, file: DataFile, names: Sequence[str]) -> pa.Table:
@@ -77,7 +77,7 @@ class FileReader:
                 yield self._laid_out(rows, names, file)
 
     def _open(self, file: DataFile) -> pq.ParquetFile:
-        return pq.ParquetFile(self._store.parquet_source(f"{self._uri}/{unquote(file.path)}"))
+        return pq.ParquetFile(self._store.parquet_source(f"{self.uri}/{unquote(file.path)}"))
 
     def _laid_out(self, rows: pa.Table, names: Sequence[str], file: DataFile) -> pa.Table:
         wanted = pa.schema([self._schema.field(name) for name in names])

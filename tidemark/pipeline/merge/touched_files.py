@@ -1,12 +1,12 @@
 """The touched files of a change: those that contain one of its keys. Only they are rewritten.
 
-Candidates are found by the ranges of keys in the Delta log; of these the key columns are read. A key is in one file at
-most, so a file is not read for keys that were found already.
+Candidates are found by the ranges of keys in the Delta log; of these the key columns are read, if they are not kept. A
+key is in one file at most, so a file is not read for keys that were found already.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +14,14 @@ import pyarrow as pa
 from tidemark.pipeline.lake.files.partitions import from_json
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
+from tidemark.pipeline.merge.kept_keys import FileKey, KeptKeys
 from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
 from tidemark.pipeline.merge.keys import Indexes, comparable_keys, indexes_of
 
 _COLUMNS = ("path", "size_bytes", "num_records", "partition")
 READ_ROWS_MIN = 1 << 16  # rows whose keys are compared together, and twice the sought keys
 READ_ROWS_MAX = 1 << 20
+KEPT = KeptKeys()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +44,7 @@ class KeyedFiles:
             for path, size, rows, partition in zip(*(added.column(name).to_pylist() for name in _COLUMNS), strict=True)
         ]
         self._added, self._key = added, key
+        self._columns = [f"{field.name} {field.type}" for field in key]
 
     @cached_property
     def ranges(self) -> KeyRanges:
@@ -70,7 +73,7 @@ class KeyedFiles:
     ) -> Iterator[tuple[int, Hit]]:
         if not files:
             return
-        tables = [comparable_keys(self.reader.columns(self.files[file], self.key), self.key) for file in files]
+        tables = [KEPT.get(self._name(file), partial(self._read_keys, file)) for file in files]
         among = np.unique(np.concatenate([wanted[file] for file in files]))
         indexes = indexes_of(pa.concat_tables(tables), sought.keys.take(pa.array(among)))
         end = 0
@@ -79,6 +82,12 @@ class KeyedFiles:
             rows = np.flatnonzero(indexes[begin:end] >= 0)
             if len(rows):
                 yield file, Hit(rows, among[indexes[begin:end][rows]])
+
+    def _read_keys(self, file: int) -> pa.Table:
+        return comparable_keys(self.reader.columns(self.files[file], self.key), self.key).combine_chunks()
+
+    def _name(self, file: int) -> FileKey:
+        return (self.reader.uri, self.files[file].path, *self._columns)
 
     def _chunks(self, inside: Mapping[int, Indexes], sought: SoughtKeys) -> Iterator[list[int]]:
         """Group files whose keys are compared together: a comparison costs something for each sought key, too."""

@@ -17,10 +17,6 @@ class Contents(Protocol):
     def columns_id(self) -> str:
         """Return what identifies the columns of the query in its offsets; "" if they never change."""
 
-    @property
-    def is_undivided(self) -> bool:
-        """Return whether a range is one partition."""
-
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the query reads the value with this header."""
 

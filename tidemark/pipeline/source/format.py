@@ -67,7 +67,7 @@ class OutboxSource(DataSource):
 
     def _contents(self, options: SourceOptions, schema: StructType) -> Contents:
         if options.table is None:
-            return ValueContents(options.headers_only)
+            return ValueContents()
         table = self._table or self._find(options)
         if options.columns is RowColumns.RAW:
             return ValueContents(table=table)

@@ -27,7 +27,7 @@ def in_order(values: pa.Table) -> pa.Table:
 def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
     """Decode values of the source `tidemark` in order: change batches, schema events, logical messages and others.
 
-    For users' own queries. Does not work with `headersOnly`, which omits the values.
+    For users' own queries. A query with `offsetsOnly` has no rows to open.
     """
     values = in_order(values)
     for number, blob in zip(values.column("sequence"), values.column("value"), strict=True):

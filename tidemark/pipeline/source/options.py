@@ -30,7 +30,7 @@ _NAMES = (
     "schemaEvolution",
     "sharedWithGroup",
     "startingSequence",
-    "headersOnly",
+    "offsetsOnly",
 )
 _OF_ROWS = ("columns", "schemaEvolution")
 
@@ -68,7 +68,7 @@ class SourceOptions:
     shared_with_group: bool = False
     # For a program that confirms to the outbox by itself, as the pipeline does.
     start_sequence: Sequence = NO_SEQUENCE
-    headers_only: bool = False
+    offsets_only: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -104,7 +104,7 @@ class SourceOptions:
             _parsed(found, "schemaEvolution", Evolution, Evolution.FAIL),
             _parsed(found, "sharedWithGroup", _flag, False),
             _parsed(found, "startingSequence", lambda text: Sequence(int(text)), NO_SEQUENCE),
-            _parsed(found, "headersOnly", _flag, False),
+            _parsed(found, "offsetsOnly", _flag, False),
         )
 
     def folder(self) -> StateFolder:

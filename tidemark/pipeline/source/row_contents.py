@@ -35,11 +35,6 @@ class RowContents:
         text = json.dumps([(one.name, str(one.type)) for one in self.form.wanted])
         return f"{google_crc32c.value(text.encode()):08x}"
 
-    @property
-    def is_undivided(self) -> bool:
-        """Return False: rows are read in parallel."""
-        return False
-
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the value has rows of the table."""
         return header.kind in _WITH_ROWS and self._contains(outbox, header)

@@ -122,7 +122,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @stating_remedies()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Divide a range into partitions; one partition for headers only."""
+        """Divide a range into partitions; none if the driver reads the values itself."""
         after, upto = self._sequence(start), self._sequence(end)
         self._check_columns(start)
         if upto < after:
@@ -130,10 +130,8 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         outbox = self._outbox()
         with self._naming_lapse():
             after = self._resumed(outbox, after)
-            if upto <= after:
+            if upto <= after or self._options.offsets_only:
                 return []
-            if self._contents.is_undivided:
-                return [OutboxRange(outbox.outbox_id, after, upto)]
             headers = outbox.headers(after, upto)
             return divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
 

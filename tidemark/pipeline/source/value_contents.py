@@ -1,4 +1,4 @@
-"""Values of the outbox as bytes, header and payload together, or only the header.
+"""Values of the outbox as bytes, header and payload together.
 
 The values remain encoded inside Spark, because Spark's rows cost more than all other steps;
 `tidemark.pipeline.landing.feed` decodes them.
@@ -15,26 +15,19 @@ from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, encode_header
 
 RECORD_BATCH_BYTES = 32 << 20
-RECORD_BATCH_HEADERS = 10_000
 SCHEMA = pa.schema([pa.field("sequence", pa.int64()), pa.field("value", pa.binary())])
 
 
 @dataclass(frozen=True)
 class ValueContents:
-    """The values of all tables, or of one table; `headers_only` is for a driver that reads the payloads itself."""
+    """The values of all tables, or of one table."""
 
-    headers_only: bool = False
     table: QueryTable | None = None
 
     @property
     def columns_id(self) -> str:
         """Return "": the columns never change."""
         return ""
-
-    @property
-    def is_undivided(self) -> bool:
-        """Return whether a range is one partition: headers are small."""
-        return self.headers_only
 
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the value is of the table; each is, without a table."""
@@ -50,9 +43,6 @@ class ValueContents:
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the values of (after, upto]."""
-        if self.headers_only:
-            yield from self._headers(outbox, after, upto)
-            return
         sequences: list[int] = []
         waiting: list[bytes] = []
         byte_count = 0
@@ -65,12 +55,6 @@ class ValueContents:
                 sequences, waiting, byte_count = [], [], 0
         if waiting:
             yield _batch(sequences, waiting)
-
-    @staticmethod
-    def _headers(outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
-        for first in range(after, upto, RECORD_BATCH_HEADERS):
-            headers = outbox.headers(Sequence(first), Sequence(min(first + RECORD_BATCH_HEADERS, upto)))
-            yield _batch([header.sequence for header in headers], list(map(encode_header, headers)))
 
 
 def _batch(sequences: list[int], values: list[bytes]) -> pa.RecordBatch:
