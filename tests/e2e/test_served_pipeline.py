@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -26,8 +27,10 @@ from tests.support.servers.outbox_server import Certificate
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.workloads.feeder import make_state
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.landing.metrics import SERVER_WAIT_SECONDS
 
 NOBODY = 65534
+SMALL_SPARK = ["--master", "local[2]", "--driver-memory", "700m"]
 STOP_S = 120
 OUTAGE = "the outbox server is not available: waiting"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -69,6 +72,7 @@ class OtherHost:
     def __init__(self, root: Path, url: str, token: bytes, roots: Path | None) -> None:
         self.lake, self.log_path, self.runner = root / "lake", root / "log", root / "runner"
         self.root = root
+        self.metrics_port = free_port()
         self._token = self.keep("token", token)
         self._options = ["--server", url, "--token-file", str(self._token), "--runner-folder", str(self.runner)]
         if roots is not None:
@@ -86,7 +90,7 @@ class OtherHost:
         command = [python, "-m", "tidemark_ctl", "spark", "run", *self._options, "--lake", str(self.lake)]
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
-                [*command, "--master", "local[2]", "--driver-memory", "700m", "--no-metrics", *options],
+                [*command, *SMALL_SPARK, "--metrics-port", str(self.metrics_port), *options],
                 cwd=self.root,
                 env={**environment, "HOME": str(self.root)},
                 user=NOBODY,
@@ -95,6 +99,12 @@ class OtherHost:
                 stdout=log,
                 stderr=log,
             )
+
+    def waited_s(self) -> float:
+        """Return how long it has waited for the server, by its metric."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{SERVER_WAIT_SECONDS}{{"))
 
     def log(self) -> str:
         return self.log_path.read_text()[-6000:]
@@ -158,14 +168,17 @@ def test_a_pipeline_of_another_user_writes_each_change_once_while_the_server_res
             cluster.sql("UPDATE account SET note = 'changed' WHERE id % 7 = 0", database)
             cluster.sql("DELETE FROM account WHERE id % 11 = 0", database)
             wait_for(equal, "the first changes", other.log)
+            assert other.waited_s() == 0
             shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)["lake"]["spark"]
             assert shown["lake"] == str(other.lake)
         for first in range(1000, 1050, 10):
             cluster.sql(f"INSERT INTO account SELECT n, 'late' FROM generate_series({first}, {first + 9}) n", database)
         wait_for(lambda: len(other.events(OUTAGE)) == 2, "the second wait", other.log)
+        assert other.waited_s() > 0
         with served_outbox(state, "--listen", listen, **tls):
             cluster.sql("UPDATE account SET id = id + 10000 WHERE id = 1", database)
             wait_for(equal, "the changes after the restart", other.log)
+            assert other.waited_s() == 0
             pipeline.terminate()
             assert pipeline.wait(STOP_S) == ExitCode.SUCCESS, other.log()
         (folder,) = other.lake.glob("*/public/account")

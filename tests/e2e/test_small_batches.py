@@ -29,7 +29,7 @@ def faults_of_ended_children(process: psutil.Process) -> int:
     return int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[8])
 
 
-def test_a_batch_on_spark_starts_no_process_and_asks_the_jvm_little(
+def test_a_batch_on_spark_starts_no_process_runs_no_job_and_asks_the_jvm_little(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (jvm,) = (child for child in psutil.Process().children(recursive=True) if child.name() == "java")
@@ -47,6 +47,8 @@ def test_a_batch_on_spark_starts_no_process_and_asks_the_jvm_little(
             batches.append((asked, faults_of_ended_children(jvm)))
 
     monkeypatch.setattr(JavaClient, "send_command", counting)
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()  # noqa: SLF001 - PySpark has no public method
+    jobs = scheduler.numTotalJobs()
     make_state(tmp_path / "state")
     feed(tmp_path / "state", RandomTables(3).groups(GROUPS))
     arm(at_failpoint)
@@ -57,6 +59,7 @@ def test_a_batch_on_spark_starts_no_process_and_asks_the_jvm_little(
     finally:
         arm(None)
     assert len(batches) >= BATCHES_MIN
+    assert scheduler.numTotalJobs() == jobs
     asked, faults = zip(*batches[1:], strict=True)  # the first one opens all
     steps = [after - before for before, after in pairwise(asked)]
     assert max(steps) <= QUESTIONS_MAX, steps

@@ -96,7 +96,7 @@ class Pipeline:
         self._in_batch = threading.Lock()
         self._disk_space = DiskSpace(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._store_wait = StoreWait(settings.lake, metrics.store_wait_seconds, log)
-        self._server_wait = OutageWait(SERVER, outbox.head, SERVER_OUTAGE, log)
+        self._server_wait = OutageWait(SERVER, outbox.head, SERVER_OUTAGE, log, seconds=metrics.server_wait_seconds)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""

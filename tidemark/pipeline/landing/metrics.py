@@ -29,6 +29,7 @@ TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
 TABLES_PAUSED = "tidemark_pipeline_tables_paused"
 RESTARTS = "tidemark_pipeline_restarts_total"
 STORE_WAIT_SECONDS = "tidemark_pipeline_store_wait_seconds"
+SERVER_WAIT_SECONDS = "tidemark_pipeline_server_wait_seconds"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
 MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
@@ -92,6 +93,10 @@ class PipelineMetrics:
             STORE_WAIT_SECONDS,
             "How long this process has waited for an object store that does not answer or refuses it; 0: it does not "
             "wait.",
+        )
+        self.server_wait_seconds = self._gauge(
+            SERVER_WAIT_SECONDS,
+            "How long this process has waited for an outbox server that is away or busy; 0: it does not wait.",
         )
         self.restarts = self._counter(RESTARTS, "Restarts of the query after a failure.")
         self.maintenance_steps = self._counter(MAINTENANCE_STEPS, "Steps of the maintenance of tables.")
