@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
@@ -35,6 +36,7 @@ from tidemark.io.process.config import ServerConfig
 from tidemark.io.state.environment import StateReplaced
 from tidemark.io.state.opened_outbox import open_once
 from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.outbox_table import OutboxTable
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, StateError
@@ -66,6 +68,13 @@ outbox.register("query", is_required=False)
 assert len(list(outbox.read(0, outbox.head()))) == 2
 outbox.confirm("query", outbox.head(), outbox.head())
 """
+
+
+def stored_in(outbox: OutboxReader) -> list[bytes]:
+    """Return the stored chunks of the first two values, read one by one."""
+    with outbox.environment.read() as transaction:
+        table = OutboxTable(transaction, outbox.environment, outbox.scope)
+        return [chunk for sequence in (1, 2) for chunk in table.chunks(Sequence(sequence))]
 
 
 @pytest.fixture
@@ -156,7 +165,7 @@ def test_a_slow_reader_costs_only_itself(state: Path) -> None:
 
 def test_the_server_opens_no_value_that_it_sends(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as local:
-        stored = [chunk for _, chunk in local.stored_chunks(NO_SEQUENCE, Sequence(2))]
+        stored = stored_in(local)
         key = slot(local.scope, Sequence(1), 1)
         with local.environment.write() as transaction:
             transaction.put(key, bytes(len(stored[1])), db=local.environment.database("outbox"))
@@ -187,15 +196,20 @@ def test_another_user_registers_reads_and_confirms_without_the_state_folder(stat
 
 
 def test_a_large_value_is_read_in_pieces(state: Path) -> None:
+    read = peak = 0
     with OutboxReader.open(StateFolder(state)) as local:
+        before = pa.total_allocated_bytes()
         tracemalloc.start()
         try:
-            read = sum(len(chunk) for _, chunk in local.stored_chunks(NO_SEQUENCE, Sequence(2)))
-            peak = tracemalloc.get_traced_memory()[1]
+            for copied in local.stored_chunks([(NO_SEQUENCE, Sequence(2))], MESSAGE_BYTES):
+                read += copied.ends[-1]
+                peak = max(peak, pa.total_allocated_bytes() - before)
+            traced = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
     assert read > LARGE
-    assert peak < 3 * CHUNK_BYTES
+    assert peak <= 2 * MESSAGE_BYTES
+    assert traced < CHUNK_BYTES
 
 
 def test_streams_beyond_the_bound_are_refused_and_a_closed_one_frees_its_place(state: Path) -> None:
@@ -389,5 +403,5 @@ def test_a_port_without_tls_is_refused(state: Path, arguments: tuple[str, ...], 
 def test_a_batch_of_arrow_has_the_stored_bytes(state: Path) -> None:
     with outbox_server(state) as (_, url), OutboxReader.open(StateFolder(state)) as local:
         sent = RawClient(url).stream(ALL).read_all()
-        expected = [chunk for _, chunk in local.stored_chunks(NO_SEQUENCE, Sequence(2))]
+        expected = stored_in(local)
     assert sent.column("chunk").to_pylist() == expected

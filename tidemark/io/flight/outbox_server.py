@@ -1,9 +1,9 @@
 """The outbox server: Arrow Flight over the outbox of a state folder.
 
 It opens the state as a reader does, and takes no part in delivery. Values are sent as the stored bytes; no row is
-opened. Each value is copied in a transaction that ends before the value is sent, so a slow client holds no page of
-LMDB. A stream has at most two messages of `MESSAGE_BYTES` in memory, and the chunk that does not fit into the second
-one: its client reads one message before the next one is made.
+opened. The chunks of a message are copied once, in a transaction that ends before the message is sent, so a slow client
+holds no page of LMDB. A stream has at most two messages of `MESSAGE_BYTES` in memory: its client reads one message
+before the next one is made.
 """
 
 import hmac
@@ -47,7 +47,7 @@ from tidemark.wire.outbox_requests import (
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import encode_header
 
-MESSAGE_BYTES = 4 << 20
+MESSAGE_BYTES = 2 << 20  # less costs more by message, more does not stay in the caches
 REQUESTS_MAX = 64  # that run at once, beside the streams of values
 CATALOG = Query.CAPTURED_TABLES  # reads the catalog history, which takes memory: one at a time
 SCHEMA = pa.schema([pa.field("sequence", pa.int64()), pa.field("chunk", pa.binary())])
@@ -250,22 +250,10 @@ _ANSWERS: dict[Query, Callable[[OutboxReader, OutboxRequest], Iterator[bytes]]] 
 
 def _messages(outbox: OutboxReader, request: ValuesRequest) -> Iterator[pa.RecordBatch]:
     """Yield the stored chunks of ranges in messages of bounded size."""
-    waiting: list[tuple[int, bytes]] = []
-    byte_count = 0
-    for after, upto in request.ranges:
-        for sequence, chunk in outbox.stored_chunks(after, upto):
-            if waiting and byte_count + len(chunk) > MESSAGE_BYTES:
-                message, waiting, byte_count = _message(waiting), [], 0  # NB: while it is sent, only it is in memory
-                yield message
-            waiting.append((sequence, chunk))
-            byte_count += len(chunk)
-    if waiting:
-        yield _message(waiting)
-
-
-def _message(waiting: list[tuple[int, bytes]]) -> pa.RecordBatch:
-    sequences, chunks = zip(*waiting, strict=True)
-    return pa.record_batch([pa.array(sequences, pa.int64()), pa.array(chunks, pa.binary())], schema=SCHEMA)
+    for copied in outbox.stored_chunks(request.ranges, MESSAGE_BYTES):
+        ends = pa.array(copied.ends, pa.int32()).buffers()[1]
+        chunks = pa.Array.from_buffers(pa.binary(), len(copied.sequences), [None, ends, copied.content])
+        yield pa.record_batch([pa.array(copied.sequences, pa.int64()), chunks], schema=SCHEMA)
 
 
 _KINDS = {query.value for query in Query}

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, TypeVar
 
 import lmdb
 
@@ -61,7 +61,9 @@ class WritePoint(Enum):
 
 
 LmdbTransaction: TypeAlias = "lmdb.Transaction[bytes]"
+LmdbViews: TypeAlias = "lmdb.Transaction[memoryview]"
 LmdbDatabase: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
+TransactionT = TypeVar("TransactionT", LmdbTransaction, LmdbViews)
 Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # the guard against stuck writers
 
 
@@ -218,6 +220,16 @@ class Environment:
             raise _translated(error, self.folder.root) from error
 
     @contextmanager
+    def read_views(self) -> Iterator[LmdbViews]:
+        """Run a read transaction whose values are views of the file's pages: release them before it ends."""
+        transaction = self._begin_views()
+        try:
+            with transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise _translated(error, self.folder.root) from error
+
+    @contextmanager
     def write(self) -> Iterator[LmdbTransaction]:
         """Run a write transaction, durable on return; an exception in the body discards it."""
         # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
@@ -240,12 +252,18 @@ class Environment:
                 raise _translated(error, self.folder.root) from error
 
     def _begin(self, *, write: bool) -> LmdbTransaction:
+        return self._begun(lambda: self._lmdb.begin(write=write))
+
+    def _begin_views(self) -> LmdbViews:
+        return self._begun(lambda: self._lmdb.begin(buffers=True))
+
+    def _begun(self, begin: Callable[[], TransactionT]) -> TransactionT:
         try:
             try:
-                return self._lmdb.begin(write=write)
+                return begin()
             except lmdb.MapResizedError:  # another process opened it with a larger map
                 self._lmdb.set_mapsize(0)
-                return self._lmdb.begin(write=write)
+                return begin()
         except lmdb.Error as error:
             raise _translated(error, self.folder.root) from error
 

@@ -4,11 +4,16 @@ An open read transaction prevents LMDB from reusing pages. Ranges are written (a
 at group ends, 0 is before all. `outbox_table` changes the outbox, inside the state's transactions.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Self
+
+import pyarrow as pa
 
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.state.environment import Environment, LmdbTransaction
+from tidemark.io.state.environment import Environment, LmdbTransaction, LmdbViews
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
 from tidemark.io.state.schema_values import decode_schema
@@ -18,7 +23,7 @@ from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.keys import Scope, named, numbered
+from tidemark.wire.keys import Scope, named, numbered, slot
 from tidemark.wire.outbox import OutboxValue, join
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
@@ -28,6 +33,7 @@ from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
 
 READERS_REGISTERED_MAX = 64
+COPIED_CHUNKS_MAX = 1_000  # in one transaction, for small values: 10 ms
 
 
 class OutboxTrimmed(StateError):
@@ -40,6 +46,43 @@ class OutboxTrimmed(StateError):
 
 class ReaderLapsed(StateError):
     """A reader that held more of the outbox than it may, so that values that it needs are gone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredChunks:
+    """Stored chunks of values, copied into one buffer: number i is `content[ends[i]:ends[i + 1]]`."""
+
+    sequences: list[Sequence]  # of the value of each chunk
+    ends: list[int]  # 0, then the end of each chunk
+    content: pa.Buffer
+
+    @classmethod
+    def copied(cls, sequences: list[Sequence], chunks: list[memoryview]) -> Self:
+        """Copy chunks."""
+        ends = list(accumulate(map(len, chunks), initial=0))
+        content = pa.allocate_buffer(ends[-1])
+        with memoryview(content).cast("B") as target:
+            for chunk, (start, end) in zip(chunks, pairwise(ends), strict=True):
+                target[start:end] = chunk
+        return cls(sequences, ends, content)
+
+
+class _DueChunks:
+    """The next chunk of ranges (after, upto]: `sequence` is None after the last one."""
+
+    def __init__(self, ranges: Iterable[tuple[Sequence, Sequence]]) -> None:
+        self._sequences = (Sequence(number) for after, upto in ranges for number in range(after + 1, upto + 1))
+        self.sequence = next(self._sequences, None)
+        self.number, self._count = 0, 0
+
+    def step(self, chunk: memoryview) -> None:
+        """Continue after the chunk that was due; the first one of a value has the header."""
+        assert self.sequence is not None
+        if self.number == 0:
+            self._count = decode_header(bytes(chunk[:HEADER_BYTES]), self.sequence).chunk_count
+        self.number += 1
+        if self.number >= self._count:
+            self.sequence, self.number = next(self._sequences, None), 0
 
 
 class OutboxReader(OpenedState):
@@ -131,22 +174,37 @@ class OutboxReader(OpenedState):
                 stored = table.chunks(Sequence(sequence))
             yield join(Sequence(sequence), stored)
 
-    def stored_chunks(self, after: Sequence, upto: Sequence) -> Iterator[tuple[Sequence, bytes]]:
-        """Yield the stored chunks of the values of (after, upto], each copied in a separate transaction."""
-        for sequence in range(after + 1, upto + 1):
-            number, chunk_count = 0, 1
-            while number < chunk_count:
-                with self.environment.read() as transaction:
-                    ledger = self._ledger(transaction)
-                    self._check_start(ledger, Sequence(sequence - 1))
-                    chunk = OutboxTable(transaction, self.environment, self.scope).chunk(Sequence(sequence), number)
-                if chunk is None:
-                    self._check_start(ledger, Sequence(sequence))  # the range may end behind the outbox
-                    raise DamagedValue(f"outbox value {sequence}", f"its chunk {number} is not there")
-                if number == 0:
-                    chunk_count = decode_header(chunk, Sequence(sequence)).chunk_count
-                yield Sequence(sequence), chunk
-                number += 1
+    def stored_chunks(self, ranges: Iterable[tuple[Sequence, Sequence]], bytes_max: int) -> Iterator[StoredChunks]:
+        """Yield the stored chunks of ranges (after, upto]: some in each transaction, in one copy.
+
+        They have at most `bytes_max` bytes, or are one chunk; and they are at most `COPIED_CHUNKS_MAX`.
+        """
+        due = _DueChunks(ranges)
+        while due.sequence is not None:
+            with self.environment.read_views() as transaction, ExitStack() as views:
+                copied = self._copy(transaction, views, due, bytes_max)
+            yield copied
+
+    def _copy(self, transaction: LmdbViews, views: ExitStack, due: _DueChunks, bytes_max: int) -> StoredChunks:
+        """Copy the chunks that are due and fit."""
+        database = self.environment.database("outbox")
+        stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
+        ledger = OutboxLedger() if stored is None else LEDGER.decode(bytes(stored))
+        sequences, chunks, byte_count = list[Sequence](), list[memoryview](), 0
+        while (sequence := due.sequence) is not None and len(chunks) < COPIED_CHUNKS_MAX:
+            self._check_start(ledger, Sequence(sequence - 1))
+            chunk = transaction.get(slot(self.scope, sequence, due.number), db=database)
+            if chunk is None:
+                self._check_start(ledger, sequence)  # the range may end behind the outbox
+                raise DamagedValue(f"outbox value {sequence}", f"its chunk {due.number} is not there")
+            views.enter_context(chunk)
+            byte_count += len(chunk)
+            if chunks and byte_count > bytes_max:
+                break
+            sequences.append(sequence)
+            chunks.append(chunk)
+            due.step(chunk)
+        return StoredChunks.copied(sequences, chunks)
 
     def relation(self, version: SchemaVersion) -> Relation:
         """Return the relation version with this number in headers."""
