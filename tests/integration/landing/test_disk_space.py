@@ -2,6 +2,9 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,10 +14,26 @@ from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.disk_space import REFUSALS_MAX, FullDisks, when_space_allows
+from tidemark.model.errors import ExitCode
 
 MB = 1 << 20
 DISK_BYTES = 160 * MB
 LOG = get_log("test")
+STOPPED_WHILE_IT_LOGS = """
+import errno, os, sys
+from pathlib import Path
+from tidemark.io.process.disk_space import when_space_allows
+
+class Log:
+    def warning(self, event, **fields):
+        os.kill(os.getpid(), int(sys.argv[2]))
+
+def attempt():
+    raise OSError(errno.ENOSPC, "full")
+
+when_space_allows(attempt, Path(sys.argv[1]), Log())
+sys.exit(3)
+"""
 
 
 def allocated(path: Path, size_bytes: int) -> None:
@@ -148,3 +167,11 @@ def test_the_metric_shows_that_a_start_waits_for_space_and_that_it_continues(tmp
         when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=TickingClock(), seconds=shown) == "done"
     )
     assert (shown[0] > 0, shown[-1]) == (True, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_at_any_moment_of_the_wait_ends_the_process_normally(tmp_path: Path, number: signal.Signals) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_WHILE_IT_LOGS, str(tmp_path), str(number.value)], check=False, timeout=60
+    )
+    assert done.returncode == ExitCode.SUCCESS

@@ -15,10 +15,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from types import FrameType
+from typing import NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 from tidemark.io.host.disk import StateFull, is_full
@@ -133,15 +135,19 @@ class DiskSpace:
         self.seconds.set(max(0.001, now_s - self._since_s) if self.is_waiting else 0.0)
 
 
-def wait_or_stop(wait_s: float) -> None:
-    """Wait, and end the process normally if a stop is requested meanwhile: no work has begun yet."""
-    stops = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+@contextmanager
+def _ended_by_a_stop() -> Iterator[None]:
+    """End the process normally if a stop is requested in the body: no work has begun yet. For the main thread."""
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(ExitCode.SUCCESS)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        if signal.sigtimedwait(stops, wait_s) is not None:
-            sys.exit(ExitCode.SUCCESS)
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def when_space_allows(
@@ -149,27 +155,32 @@ def when_space_allows(
     folder: Path | FullDisks,
     log: Log,
     *,
-    wait: Callable[[float], None] = wait_or_stop,
+    wait: Callable[[float], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
     seconds: Gauge | None = None,
 ) -> ResultT:
     """Repeat `attempt` until the disk has space for it; return its result. For work before the loop of the process.
 
-    `wait` waits for some seconds, and ends the process if a stop is requested meanwhile. `seconds` shows how long it
-    has waited.
+    `wait` waits for some seconds, and ends the process if a stop is requested meanwhile; without it, a stop ends the
+    process from the first failed attempt on. `seconds` shows how long it has waited.
     """
     disks = folder if isinstance(folder, FullDisks) else FullDisks([existing_folder(folder)])
     disk_space = DiskSpace(disks, _NoGauge() if seconds is None else seconds, log, clock=clock)
-    while True:
-        if disk_space.has_come():
-            try:
-                return attempt()
-            except (StateFull, OSError) as error:
-                if not is_full(error):
-                    raise
-                disk_space.record_full_disk(error)
-        notify(f"{MORE_TIME}{int(2e6 * CHECK_S_MAX)}")
-        wait(CHECK_S)
+    is_alone = wait is None  # nothing else handles signals
+    with ExitStack() as stack:
+        while True:
+            if disk_space.has_come():
+                try:
+                    return attempt()
+                except (StateFull, OSError) as error:
+                    if not is_full(error):
+                        raise
+                    if is_alone:  # NB: before the line in the log, which a stop may follow at once
+                        stack.enter_context(_ended_by_a_stop())
+                        is_alone = False
+                    disk_space.record_full_disk(error)
+            notify(f"{MORE_TIME}{int(2e6 * CHECK_S_MAX)}")
+            (wait or time.sleep)(CHECK_S)
 
 
 def existing_folder(folder: Path) -> Path:
