@@ -29,6 +29,7 @@ def faults_of_ended_children(process: psutil.Process) -> int:
     return int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[8])
 
 
+@pytest.mark.feature("L11")
 def test_a_batch_on_spark_starts_no_process_runs_no_job_and_asks_the_jvm_little(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
