@@ -188,8 +188,7 @@ class OutboxReader(OpenedState):
     def _copy(self, transaction: LmdbViews, views: ExitStack, due: _DueChunks, bytes_max: int) -> StoredChunks:
         """Copy the chunks that are due and fit."""
         database = self.environment.database("outbox")
-        stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
-        ledger = OutboxLedger() if stored is None else LEDGER.decode(bytes(stored))
+        ledger = self._ledger(transaction)
         sequences, chunks, byte_count = list[Sequence](), list[memoryview](), 0
         while (sequence := due.sequence) is not None and len(chunks) < COPIED_CHUNKS_MAX:
             self._check_start(ledger, Sequence(sequence - 1))
@@ -294,9 +293,9 @@ class OutboxReader(OpenedState):
         assert stored is not None, "the state was opened by it"
         return IDENTITY.decode(stored)
 
-    def _ledger(self, transaction: LmdbTransaction) -> OutboxLedger:
+    def _ledger(self, transaction: "LmdbTransaction | LmdbViews") -> OutboxLedger:
         stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
-        return OutboxLedger() if stored is None else LEDGER.decode(stored)
+        return OutboxLedger() if stored is None else LEDGER.decode(bytes(stored))
 
     def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
         if after < ledger.trimmed:
