@@ -158,7 +158,7 @@ class Engine:
         self._handler = one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._workers: WorkerProcesses | None = None
-        if checked_pool(pool, workers, poison) is PoolKind.PROCESSES:
+        if checked_pool(pool, workers) is PoolKind.PROCESSES:
             self._workers = WorkerProcesses(self._handler, self._processing, workers)
             self._handler = self._workers
             self._processing = Processing(takes_changes=False, serializer=None, clock=SystemClock())

@@ -100,14 +100,12 @@ def checked_poison(poison: Poison) -> Poison:
     return poison
 
 
-def checked_pool(pool: PoolKind, workers: int, poison: Poison) -> PoolKind:
+def checked_pool(pool: PoolKind, workers: int) -> PoolKind:
     """Return what the workers are; raise if it is nothing, or if the other arguments need threads."""
     if not isinstance(pool, PoolKind):
         raise ConfigError(f"{WHERE}: pool={pool!r}: must be one of {', '.join(map(str, PoolKind))}")
     if pool is PoolKind.PROCESSES and workers == 0:
         raise ConfigError(f"{WHERE}: workers=0: a serial engine has no worker processes")
-    if pool is PoolKind.PROCESSES and poison is not Poison.FAIL:
-        raise ConfigError(f"{WHERE}: poison={poison}: needs pool=PoolKind.THREADS")
     return pool
 
 
