@@ -81,6 +81,7 @@ class CallCounts:
     def __init__(self) -> None:
         self.python: Counter[tuple[str, str]] = Counter()
         self.builtin: Counter[tuple[str, str]] = Counter()
+        self.by_delivery: list[int] = []  # Python calls of the thread that delivers
         self.is_counting = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
@@ -92,6 +93,11 @@ class CallCounts:
             self.python[thread, _described(frame.f_code)] += 1
         elif event == "c_call":
             self.builtin[thread, str(getattr(argument, "__qualname__", argument))] += 1
+
+    def end_delivery(self) -> None:
+        """Note the calls since the last delivery."""
+        if self.is_counting:
+            self.by_delivery.append(self.by_thread(self.python)[APPLICATION] - sum(self.by_delivery))
 
     @staticmethod
     def by_thread(counted: Counter[tuple[str, str]]) -> Counter[str]:
@@ -141,6 +147,7 @@ def count_calls(
                     else:
                         _wait_for(consumer.has_come, capture)
                     time.sleep(QUIET_S)
+                    calls.end_delivery()
             calls.is_counting = False
         finally:
             threading.setprofile(None)

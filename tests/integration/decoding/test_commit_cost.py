@@ -1,9 +1,11 @@
 """The cost of a small commit in Python from the socket to the consumer: numbers of calls, no times.
 
-`scripts/bench/delivery_calls` lists the functions.
+`scripts/bench/delivery_calls` lists the functions. The median counts: on a busy host the server sends the WAL of some
+transactions in two parts, each of which is received and decoded by itself.
 """
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -30,6 +32,7 @@ def test_a_commit_on_its_own_is_received_decoded_and_delivered_by_one_thread_and
     setup, commit = load
     calls = count_calls(cluster, database, tmp_path, COMMITS, setup=setup, commit=commit, to_outbox=to_outbox)
     by_thread = calls.by_thread(calls.python)
-    assert by_thread[APPLICATION] / COMMITS < calls_max, by_thread
+    assert len(calls.by_delivery) == COMMITS
+    assert median(calls.by_delivery) < calls_max, calls.by_delivery
     assert (by_thread["network"] + by_thread["decode"]) / COMMITS < OTHERS_MAX, by_thread
     assert calls.builtin[APPLICATION, "sleep"] / COMMITS < SLEEPS_MAX
