@@ -360,10 +360,9 @@ def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
 
 
 def register_source(spark: SparkSession) -> None:
-    """Register the format in a session that did not find it.
+    """Register the format in a session that did not find it: the pipeline's own does not search (`session`).
 
-    Spark searches for data sources once, in a helper process. If that process dies or is late, Spark assumes for the
-    rest of the session that there are none. A format that Spark found must not be registered again.
+    A format that Spark found must not be registered again.
     """
     try:
         spark.dataSource.register(OutboxSource)
