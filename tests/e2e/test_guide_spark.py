@@ -20,6 +20,7 @@ from tidemark.wire.values import ValueKind
 
 ROOT = Path(__file__).parents[2]
 GROUPS = 30
+PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")  # set by the Spark of all tests, for itself
 RUN_S = 300
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -36,7 +37,7 @@ def run(tmp_path: Path, program: str, *arguments: Path) -> list[str]:
         timeout=RUN_S,
         cwd=tmp_path,
         env={
-            **{name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+            **{name: value for name, value in os.environ.items() if name not in PYTHONS},
             "PYTHONPATH": str(ROOT),
         },
     )

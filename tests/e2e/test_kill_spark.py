@@ -13,7 +13,6 @@ from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.landing.settings import LakeFormat
 
-LOOK_UP = "pyspark.sql.worker.lookup_data_sources"
 # Each batch hits these once a table, so they are hit in the first one.
 FAILPOINTS = [Failpoint.REPLICA_CHANGED, Failpoint.LOG_APPENDED]
 
@@ -38,22 +37,6 @@ def test_a_lake_of_iceberg_tables_has_each_change_once_after_a_kill_between_writ
     )
     assert done.kills[f"at {Failpoint.LOG_APPENDED.value}"] == 1, done.kills
     assert done.kills[DELETED] == 1, done.kills
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_pipeline_continues_after_the_process_that_finds_data_sources_was_killed(tmp_path: Path) -> None:
-    campaign = SparkCampaign(tmp_path, seed=4, groups=10)
-    make_state(campaign.state)
-    feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
-    campaign.spark.start("--once")
-    try:
-        # Spark checks once and keeps the result: nothing, if the helper died.
-        wait_for(lambda: campaign.spark.kill_running(LOOK_UP) or not campaign.spark.running, LOOK_UP)
-        campaign.spark.wait()
-    finally:
-        campaign.spark.end_all()
-    campaign.check()
 
 
 @pytest.mark.slow

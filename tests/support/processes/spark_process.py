@@ -67,13 +67,6 @@ class SparkProcess:
             return []
         return [child for child in children if _name(child).startswith(program)]
 
-    def kill_running(self, module: str) -> bool:
-        """SIGKILL the helpers that run a module; return whether there was one."""
-        helpers = [helper for helper in self.family(PROGRAMS[HELPER]) if module in _arguments(helper)]
-        for helper in helpers:
-            helper.kill()
-        return bool(helpers)
-
     def kill_jvm(self) -> bool:
         """SIGKILL the JVM; return whether there was one."""
         found = self.family(PROGRAMS[JVM])
@@ -148,13 +141,6 @@ def _name(process: psutil.Process) -> str:
         return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
     except psutil.NoSuchProcess:
         return ""
-
-
-def _arguments(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
 
 
 def wait_for(is_so: Callable[[], bool], what: str, log: Callable[[], str] = str) -> None:

@@ -1,6 +1,6 @@
 """The Python of Spark's helper processes on this host: the running one, with PySpark from its own installation.
 
-Spark starts five of them one after the other before the first batch, each with PySpark's zip file first in PYTHONPATH.
+Spark starts three of them one after the other before the first batch, each with PySpark's zip file first in PYTHONPATH.
 Python keeps no byte code for a zip file and compiles PySpark again in each process, which takes 0.5 s of CPU. A script
 that sets PYTHONPATH without the zip file therefore starts the interpreter.
 """
