@@ -63,6 +63,29 @@ def batch_schema(columns: pa.StructType) -> pa.Schema:
     return pa.schema([*META_FIELDS, pa.field(BEFORE, columns), pa.field(AFTER, columns)])
 
 
+class PackedRows(Protocol):
+    """Rows that are not in memory as columns yet; their position and number are known."""
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    @property
+    def first(self) -> Position:
+        """Return the position of the first row."""
+        ...
+
+    @property
+    def last(self) -> Position:
+        """Return the position of the last row."""
+        ...
+
+    def unpacked(self) -> pa.RecordBatch:
+        """Return the rows."""
+        ...
+
+
 @dataclass(slots=True, eq=False)  # NB: each commit creates some, and a frozen object takes three times as long
 class RowsMessage:
     """A record batch as a message of Arrow's IPC format: a small one needs a fraction of a RecordBatch's memory."""
@@ -84,12 +107,17 @@ class ChangeBatch:
 
     database: Oid
     relation: Relation
-    given: pa.RecordBatch | RowsMessage
+    given: pa.RecordBatch | PackedRows
 
     @property
     def rows(self) -> pa.RecordBatch:
         """Return the rows, which have `batch_schema`: a new object in each call, over the same columns."""
-        return self.given.unpacked() if isinstance(self.given, RowsMessage) else self.given
+        return self.given if isinstance(self.given, pa.RecordBatch) else self.given.unpacked()
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of rows, without unpacking them."""
+        return self.given.num_rows if isinstance(self.given, pa.RecordBatch) else self.given.row_count
 
 
 class SchemaChange(Enum):

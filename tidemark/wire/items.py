@@ -122,10 +122,10 @@ def _encode_batch(batch: ChangeBatch) -> pa.Buffer | bytes:
     given = batch.given
     if isinstance(given, RowsMessage):
         return b"".join((_schema_message(batch, given.schema), given.message, _END_OF_STREAM))
-    metadata = _metadata(batch)
+    rows, metadata = batch.rows, _metadata(batch)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, given.schema.with_metadata(metadata)) as stream:
-        stream.write_batch(given.replace_schema_metadata(metadata))
+    with pa.ipc.new_stream(sink, rows.schema.with_metadata(metadata)) as stream:
+        stream.write_batch(rows.replace_schema_metadata(metadata))
     return sink.getvalue()
 
 

@@ -33,7 +33,7 @@ def committed(table: ScriptedTable, key: int, age_days: float) -> None:
     table.cut()
     item = table.items[-1]
     assert isinstance(item, ChangeBatch)
-    at = item.given.schema.get_field_index("_commit_time")
+    at = item.rows.schema.get_field_index("_commit_time")
     time_us = SystemClock().wall_us() - int(age_days * DAY_US)
     values = pa.array([time_us] * item.rows.num_rows, item.rows.schema.field(at).type)
     rows = item.rows.set_column(at, item.rows.schema.field(at), values)

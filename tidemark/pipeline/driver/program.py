@@ -34,6 +34,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE, CapturePlace, ServerPlace, StatePlace
+from tidemark.pipeline.driver.executor_writers import ExecutorWriters
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, SERVER, Pipeline, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
 from tidemark.pipeline.driver.standalone_master import wait_for_master
@@ -44,6 +45,7 @@ from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import LakeFormat, Settings
+from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.storage.outage_wait import OutageWait, when_available
 from tidemark.pipeline.storage.store_wait import StoreWait
@@ -141,12 +143,15 @@ def _run_at(
             LakeFormat(given.format),
             given.paused_bytes,
         )
-        opening_lake = partial(opened_landing, settings, outbox, capture, progress, log)
+        writers = None
+        if given.server is not None and not given.master.startswith("local"):
+            writers = ExecutorWriters(SourceOptions.parse(place.source), root, lake_config, log)
+        opening_lake = partial(opened_landing, settings, outbox, capture, progress, log, writers=writers)
         landing = when_available(opening_lake, store_wait, stop, once=given.once)
         if landing is None:
             return
         check_not_restored(root, landing.positions, outbox, capture, given.reader)  # before Spark's JVM is started
-        pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold)
+        pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold, writers=writers)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return
         local = given.master.startswith("local") and "://" not in checkpoint

@@ -25,6 +25,7 @@ from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE
 from tidemark.pipeline.driver.checkpoint_files import checkpoint_url
+from tidemark.pipeline.driver.executor_writers import ExecutorWriters
 from tidemark.pipeline.driver.offset_log import OffsetLog
 from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
@@ -80,8 +81,13 @@ class Pipeline:
         *,
         capture: CapturePort,
         hold: LakeHold | None = None,
+        writers: ExecutorWriters | None = None,
     ) -> None:
-        """`hold` entitles the pipeline to write to the lake; None: nothing else writes to it."""
+        """`hold` entitles the pipeline to write to the lake; None: nothing else writes to it.
+
+        `writers` are those of `landing`, which write large runs.
+        """
+        self._writers = writers
         self._settings = settings
         self._hold = hold
         self._outbox = outbox
@@ -101,6 +107,8 @@ class Pipeline:
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
         self._stop = stop
+        if self._writers is not None:
+            self._writers.attach(spark)
         self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
         with self._landing.maintained():
             self._run_queries(spark, stop)
@@ -306,7 +314,8 @@ class Pipeline:
         after, upto = starting_sequence(landing.positions, self._outbox), Sequence(int(end["sequence"]))
         if after >= upto:
             landing.confirm()
-        for feed in self._timed(feeds(self._outbox, self._outbox_id, after, upto)):
+        has_writers = self._writers.are_there if self._writers is not None else None
+        for feed in self._timed(feeds(self._outbox, self._outbox_id, after, upto, has_writers=has_writers)):
             if self._hold is not None:
                 self._hold.check()
             landing.land(feed)

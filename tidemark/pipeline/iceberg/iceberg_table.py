@@ -36,6 +36,7 @@ from tidemark.pipeline.lake.layout import COMMENT
 from tidemark.pipeline.lake.table_errors import TableFenced, TableMoved
 from tidemark.pipeline.sinks.log_table import CopiedRows
 from tidemark.pipeline.sinks.logshape import OLD, aside_name
+from tidemark.pipeline.sinks.steps import PackedRun
 
 _NO_RETRY = {"commit.retry.num-retries": "0"}
 PROPERTIES = {
@@ -63,6 +64,10 @@ class IcebergLogFormat:
     def open(self) -> "IcebergTable":
         """Open the log."""
         return IcebergTable(self)
+
+    def append_packed(self, table: "IcebergTable", run: PackedRun, applied: Applied) -> bool:  # noqa: ARG002 - a port
+        """Return False: this process writes the files of an Iceberg table."""
+        return False
 
     def convert_types(self, table: "IcebergTable", wanted: pa.Schema) -> None:
         """Give the columns of a log the types that they have in `wanted`."""

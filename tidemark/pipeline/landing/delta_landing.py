@@ -21,6 +21,7 @@ from tidemark.pipeline.landing.paused_tables import PausedTables
 from tidemark.pipeline.landing.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.landing.settings import Settings, paused_bytes
 from tidemark.pipeline.landing.settings_check import check_settings, check_source, unmatched_patterns
+from tidemark.pipeline.sinks.executor_files import FileWriters
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.source.outbox_port import OutboxPort
@@ -30,8 +31,17 @@ class DeltaLanding:
     """One lake of Delta tables, as one reader of the outbox writes it."""
 
     def __init__(
-        self, settings: Settings, outbox: OutboxPort, capture: CapturePort, progress: PipelineProgress, log: Log
+        self,
+        settings: Settings,
+        outbox: OutboxPort,
+        capture: CapturePort,
+        progress: PipelineProgress,
+        log: Log,
+        *,
+        writers: FileWriters | None = None,
     ) -> None:
+        """`writers` write the files of large runs; None: this process does."""
+        self._writers = writers
         self._settings = settings
         self._outbox = outbox
         self._capture = capture
@@ -135,6 +145,7 @@ class DeltaLanding:
             is_over=is_over,
             config=settings.lake_config,
             locks=self._locks,
+            writers=self._writers,
         )
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change

@@ -11,6 +11,7 @@ from tidemark.pipeline.landing.delta_landing import DeltaLanding
 from tidemark.pipeline.landing.landing import Landing
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import LakeFormat, Settings
+from tidemark.pipeline.sinks.executor_files import FileWriters
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.storage.stores import is_remote
 
@@ -24,13 +25,22 @@ class OtherFormat(ConfigError):
 
 
 def opened_landing(
-    settings: Settings, outbox: OutboxPort, capture: CapturePort, progress: PipelineProgress, log: Log
+    settings: Settings,
+    outbox: OutboxPort,
+    capture: CapturePort,
+    progress: PipelineProgress,
+    log: Log,
+    *,
+    writers: FileWriters | None = None,
 ) -> Landing:
-    """Open the lake; raise `OtherFormat` if its tables have another format than `settings` say."""
+    """Open the lake; raise `OtherFormat` if its tables have another format than `settings` say.
+
+    `writers` write the files of large runs into Delta tables.
+    """
     if settings.lake_format is LakeFormat.DELTA:
         if has_catalog(settings.lake):
             raise OtherFormat(f"{settings.lake} is a lake of Iceberg tables: use --format iceberg")
-        return DeltaLanding(settings, outbox, capture, progress, log)
+        return DeltaLanding(settings, outbox, capture, progress, log, writers=writers)
     if is_remote(settings.lake):
         raise OtherFormat(f"{settings.lake} is in an object store, and --format is iceberg", hint=IN_FOLDERS)
     if has_delta_positions(settings.lake):

@@ -7,31 +7,45 @@ A batch is read in *portions*: whole groups of a bounded number of bytes. Each p
 written, the next is read, so memory contains two portions, whatever the length of the batch.
 """
 
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from tidemark.model.change import ChangeBatch
+from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.pipeline.source.unread_rows import UnreadRows
+from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import KINDS, ValueHeader, ValueKind
 
 PORTION_BYTES = 64 << 20
+UNREAD_BYTES = 8 << 20  # of a table in a portion: for fewer, a job of Spark takes longer than the driver
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 
 def feeds(
-    outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence, bytes_max: int = PORTION_BYTES
+    outbox: OutboxPort,
+    outbox_id: str,
+    after: Sequence,
+    upto: Sequence,
+    bytes_max: int = PORTION_BYTES,
+    *,
+    has_writers: Callable[[], bool] | None = None,
 ) -> Generator[Feed]:
     """Yield the portions of (after, upto] in order; each is read while the previous one is written.
+
+    Rows of a table with at least `UNREAD_BYTES` in a portion are left unread if `has_writers` then returns true.
 
     Raises `OutboxReplaced` if the outbox has another name than `outbox_id`: then its numbers mean other values.
     """
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
         for first, last in _portions(outbox, after, upto, bytes_max):
-            reading = pool.submit(_read, outbox, outbox_id, first, last)
+            reading = pool.submit(_read, outbox, outbox_id, first, last, has_writers)
             if ahead is not None:
                 yield ahead.result()
             ahead = reading
@@ -49,14 +63,54 @@ def _portions(
         after = end
 
 
-def _read(outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence) -> Feed:
+def _read(
+    outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence, has_writers: Callable[[], bool] | None
+) -> Feed:
+    unread = {} if has_writers is None else _unread(outbox, outbox_id, after, upto, has_writers)
     headers: list[ValueHeader] = []
     items = list[LakeItem]()
-    for value in outbox.read(after, upto):
-        headers.append(value.header)
-        if value.header.kind in ITEMS:
-            items.append((value.header.sequence, value.item()))
+    for header, value in _values(outbox, after, upto, unread):
+        headers.append(header)
+        if header.kind in ITEMS:
+            items.append((header.sequence, value.item() if isinstance(value, OutboxValue) else value))
     if outbox.outbox_id != outbox_id:  # NB: after the values, which are of this outbox only if it still has its name
         raise OutboxReplaced(f"the outbox was renumbered: it is {outbox.outbox_id}, and the query reads {outbox_id}")
     check_complete(headers[0], headers[-1])
     return make_feed(headers, items, outbox_id)
+
+
+def _values(
+    outbox: OutboxPort, after: Sequence, upto: Sequence, unread: Mapping[Sequence, tuple[ValueHeader, ChangeBatch]]
+) -> Iterator[tuple[ValueHeader, OutboxValue | ChangeBatch]]:
+    """Yield the values of (after, upto] in order, without reading those that are `unread`."""
+    read = outbox.read(after, upto, (lambda header: header.sequence not in unread) if unread else None)
+    left = iter(unread.values())
+    ahead = next(left, None)
+    for value in read:
+        while ahead is not None and ahead[0].sequence < value.header.sequence:
+            yield ahead
+            ahead = next(left, None)
+        yield value.header, value
+    while ahead is not None:
+        yield ahead
+        ahead = next(left, None)
+
+
+def _unread(
+    outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence, has_writers: Callable[[], bool]
+) -> dict[Sequence, tuple[ValueHeader, ChangeBatch]]:
+    """Return the batches of tables with many bytes in a portion, by sequence, with rows that are not read."""
+    batches = [header for header in outbox.headers(after, upto) if header.kind is ValueKind.BATCH]
+    byte_counts = Counter[tuple[Oid, Oid]]()
+    for header in batches:
+        byte_counts[header.database, header.relation] += header.payload_length
+    if max(byte_counts.values(), default=0) < UNREAD_BYTES or not has_writers():
+        return {}
+    return {
+        header.sequence: (
+            header,
+            ChangeBatch(header.database, outbox.relation(header.schema_version), UnreadRows(outbox, outbox_id, header)),
+        )
+        for header in batches
+        if byte_counts[header.database, header.relation] >= UNREAD_BYTES
+    }

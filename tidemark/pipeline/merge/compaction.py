@@ -50,7 +50,7 @@ def compact(
     """
     if only_adds(changes) and not keeps_deleted:
         puts = _flat(changes, AFTER, columns)
-        if _are_distinct(comparable_keys(puts, key)):
+        if are_distinct(comparable_keys(puts, key)):
             return Compacted(puts, puts.select(list(key)).slice(0, 0), {}, only_new=True)
     run = _ChangeRun(changes, columns, key, keeps_deleted=keeps_deleted)
     return _compact_by_row(run, fetch) if run.unchanged else _compact_by_column(run)
@@ -61,7 +61,7 @@ def only_adds(changes: pa.Table) -> bool:
     return bool(pc.all(pc.is_in(changes.column("_op"), _NEW_ROWS)).as_py())
 
 
-def _are_distinct(keys: pa.Table) -> bool:
+def are_distinct(keys: pa.Table) -> bool:
     """Return whether all keys differ. Ascending integers, as from a sequence, are detected without hashing."""
     first = keys.column(0)
     if pa.types.is_integer(first.type):

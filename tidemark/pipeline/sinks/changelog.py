@@ -14,7 +14,7 @@ from typing import Generic
 import pyarrow as pa
 
 from tidemark.io.host.failpoints import passed
-from tidemark.model.change import AFTER, BEFORE, UNCHANGED, CopyBoundary, Truncation
+from tidemark.model.change import CopyBoundary, Truncation
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.failpoints import Failpoint
@@ -22,17 +22,14 @@ from tidemark.pipeline.lake.faults import UnfitSettings
 from tidemark.pipeline.lake.files.partitions import partition_columns
 from tidemark.pipeline.lake.lake_table import LakeTable, quoted, sql_time
 from tidemark.pipeline.lake.layout import (
-    META,
     Shapes,
-    lake_columns,
     source_fields,
     table_comment,
     truncation_meta,
-    unchanged_names,
 )
 from tidemark.pipeline.sinks.log_table import CopiedRows, LogFormat, LogTableT
-from tidemark.pipeline.sinks.logshape import OLD, log_schema, spelled
-from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
+from tidemark.pipeline.sinks.logshape import log_rows, log_schema, spelled
+from tidemark.pipeline.sinks.steps import Delivered, EventStep, PackedRun, Rows, steps
 
 
 class ChangeLog(Generic[LogTableT]):
@@ -56,6 +53,14 @@ class ChangeLog(Generic[LogTableT]):
             except UnfitSettings:
                 self._append(table, waiting, applied)
                 raise
+            if isinstance(step, PackedRun):
+                self._append(table, waiting, applied)
+                reached = replace(applied, sequence=step.sequence, position=step.last)
+                if self._log.append_packed(table, step, reached):
+                    applied = reached
+                    passed(Failpoint.LOG_APPENDED)
+                    continue
+                step = step.unpacked()  # noqa: PLW2901 - the same run
             if isinstance(step, Rows):
                 rows = log_rows(step)
                 if waiting and waiting[-1].schema != rows.schema:
@@ -118,21 +123,3 @@ class ChangeLog(Generic[LogTableT]):
 def expire_rows(table: LakeTable, before_us: int) -> None:
     """Delete the rows whose transaction was committed before a time. TRUNCATEs have no time, and stay."""
     table.delete(f"{quoted('_commit_time')} < {sql_time(before_us)}", table.applied)
-
-
-def log_rows(step: Rows) -> pa.Table:
-    """Return the log's rows for a run of changes."""
-    changes = step.changes
-    schema = log_schema(step.relation, changes.schema.field(AFTER).type)
-    columns = lake_columns(step.relation)
-    meta = {name: changes.column(name) for name in META.names if name in changes.schema.names}
-    meta["_seq"] = pa.array(step.sequences)
-    meta[UNCHANGED] = unchanged_names(changes, columns)
-    new = changes.column(AFTER).combine_chunks().flatten()
-    arrays = [*(meta[name] for name in META.names), *(new[column.index] for column in columns)]
-    if columns:
-        before = changes.column(BEFORE).combine_chunks()
-        old = before.flatten()
-        fields = list(schema.field(OLD).type)
-        arrays.append(pa.StructArray.from_arrays([old[c.index] for c in columns], fields=fields, mask=before.is_null()))
-    return pa.table(arrays, schema=schema)

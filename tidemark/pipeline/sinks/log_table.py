@@ -12,7 +12,9 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
+from tidemark.pipeline.sinks.executor_files import FileWriters, LogFiles
 from tidemark.pipeline.sinks.logshape import convert_types
+from tidemark.pipeline.sinks.steps import PackedRun
 
 
 class LogTable(Protocol):
@@ -68,6 +70,10 @@ class LogFormat(Protocol[LogTableT]):
         """Open the log."""
         ...
 
+    def append_packed(self, table: LogTableT, run: PackedRun, applied: Applied) -> bool:
+        """Let other processes write the files of a run, and commit them; return False if its rows are needed here."""
+        ...
+
     def convert_types(self, table: LogTableT, wanted: pa.Schema) -> None:
         """Give the columns of a log the types that they have in `wanted`; its values and its position remain."""
         ...
@@ -85,10 +91,21 @@ class DeltaLogFormat:
     app: str
     recorded: Recorded | None = None
     open_table: OpenTable = LakeTable
+    writers: FileWriters | None = None
 
     def open(self) -> LakeTable:
         """Open the log."""
         return self.open_table(self.uri, self.app, self.recorded)
+
+    def append_packed(self, table: LakeTable, run: PackedRun, applied: Applied) -> bool:
+        """Let executors write the files of a run, and commit them; return False if its rows are needed here."""
+        if self.writers is None or not table.exists or table.partition:
+            return False
+        written = self.writers.write(LogFiles(table.uri, table.schema), run)
+        if written is not None:
+            with table.writing(applied) as change:
+                change.added += written.added
+        return written is not None
 
     def convert_types(self, table: LakeTable, wanted: pa.Schema) -> None:
         """Rewrite the log if a column of `wanted` has another type there."""

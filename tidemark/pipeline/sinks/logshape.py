@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.io.host.failpoints import passed
-from tidemark.model.change import UNCHANGED
+from tidemark.model.change import AFTER, BEFORE, UNCHANGED
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import COMMENT, META, Comments, convert, source_fields
+from tidemark.pipeline.lake.layout import COMMENT, META, Comments, convert, lake_columns, source_fields, unchanged_names
+from tidemark.pipeline.sinks.steps import Rows
 
 OLD = "_old"
 _Moves = dict[str, tuple[str, pa.DataType]]
@@ -30,6 +31,24 @@ def log_schema(relation: Relation, columns: pa.StructType, comments: Comments = 
     nested = pa.struct([field.remove_metadata() for field in fields])
     old = [pa.field(OLD, nested)] if fields else []  # Parquet has no empty struct
     return pa.schema([*META, *fields, *old])
+
+
+def log_rows(step: Rows) -> pa.Table:
+    """Return the log's rows for a run of changes."""
+    changes = step.changes
+    schema = log_schema(step.relation, changes.schema.field(AFTER).type)
+    columns = lake_columns(step.relation)
+    meta = {name: changes.column(name) for name in META.names if name in changes.schema.names}
+    meta["_seq"] = pa.array(step.sequences)
+    meta[UNCHANGED] = unchanged_names(changes, columns)
+    new = changes.column(AFTER).combine_chunks().flatten()
+    arrays = [*(meta[name] for name in META.names), *(new[column.index] for column in columns)]
+    if columns:
+        before = changes.column(BEFORE).combine_chunks()
+        old = before.flatten()
+        fields = list(schema.field(OLD).type)
+        arrays.append(pa.StructArray.from_arrays([old[c.index] for c in columns], fields=fields, mask=before.is_null()))
+    return pa.table(arrays, schema=schema)
 
 
 def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:

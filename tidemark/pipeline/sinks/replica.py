@@ -65,12 +65,15 @@ from tidemark.pipeline.lake.layout import (
 )
 from tidemark.pipeline.lake.row_identity import RowIdentity, row_identity
 from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.merge.compaction import compact, only_adds
+from tidemark.pipeline.merge.compaction import are_distinct, compact, only_adds
+from tidemark.pipeline.merge.data_files import file_rows
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, merge_whole_rows, rows_of
+from tidemark.pipeline.merge.touched_files import keyed_files
 from tidemark.pipeline.merge.whole_rows import net_rows
+from tidemark.pipeline.sinks.executor_files import FileWriters, ReplicaFiles
 from tidemark.pipeline.sinks.replica_rows import kept_by, new_rows, of_partition, with_kept
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
-from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, after, steps
+from tidemark.pipeline.sinks.steps import Delivered, EventStep, PackedRun, Rows, after, steps
 
 _NONE: Conversions = {}
 REWRITE = "rewrite"
@@ -95,14 +98,16 @@ class Replica:
         partition: Sequence[str] = (),
         keeps_columns: bool = False,
         keeps_deleted: bool = False,
+        writers: FileWriters | None = None,
     ) -> None:
         """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
 
         One merge has at most `rows_max` rows, or those of one item. Files are sorted by the source's columns `cluster`,
         then by key. With `keeps_columns`, a column that a version lacks stays, and is NULL in the rows of that version.
         With `keeps_deleted`, deleted rows stay, with marks. The replica is partitioned by the source's columns
-        `partition` when its rows are replaced as a whole.
+        `partition` when its rows are replaced as a whole. `writers` write the files of large runs that only add rows.
         """
+        self._writers = writers
         self._keeps_deleted = keeps_deleted
         self._names = partition
         self._partition: tuple[str, ...] = ()  # of the last step
@@ -129,6 +134,10 @@ class Replica:
         for step in steps(items, table.applied, self._rows_max):
             if not lake_columns(step.relation):
                 continue  # rows without columns cannot be distinguished, and Delta has no such table
+            if isinstance(step, PackedRun):
+                if self._append_packed(table, step):
+                    continue
+                step = step.unpacked()  # noqa: PLW2901 - the same run
             table = self._step(table, step)
         return table
 
@@ -136,6 +145,25 @@ class Replica:
     def sorted_by(self) -> tuple[str, ...]:
         """Return the columns by which files are sorted, as of the last step; () without a step or a key."""
         return self._identity.sorted_by if self._identity is not None else ()
+
+    def _append_packed(self, table: LakeTable, run: PackedRun) -> bool:
+        """Let executors write the files of a run that adds rows, and commit them; return False if it is needed here."""
+        identity = row_identity(run.relation, (*self._names, *self._cluster))
+        if self._writers is None or identity is None or table.uri != self.uri or not table.exists:
+            return False
+        is_plain = not (table.applied.blocked or table.partition or self._names or self._keeps_deleted)
+        if not is_plain or self._keeps_columns or self.present not in (None, run.relation):
+            return False
+        rows_max = file_rows(keyed_files(table, identity.columns).rows + run.row_count)
+        files = ReplicaFiles(table.uri, table.schema, identity.columns, identity.sorted_by, rows_max)
+        written = self._writers.write(files, run)
+        if written is None or not (identity.is_whole_row or are_distinct(written.keys)):
+            return False
+        with table.writing(replace(table.applied, sequence=run.sequence, position=run.last)) as change:
+            change.added += written.added
+        self._identity = identity
+        passed(Failpoint.REPLICA_CHANGED)
+        return True
 
     def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
         self._partition = partition_columns(step.relation, self._names)

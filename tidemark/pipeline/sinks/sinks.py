@@ -33,6 +33,7 @@ from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS
+from tidemark.pipeline.sinks.executor_files import FileWriters
 from tidemark.pipeline.sinks.lake_batch import (
     LakeBatch,
     LakeItem,
@@ -74,13 +75,15 @@ class Lake:
         config: LakeConfig = DEFAULT_LAKE,
         slow_writes: SlowWrites | None = None,
         locks: TableLocks | None = None,
+        writers: FileWriters | None = None,
     ) -> None:
         """`databases`: names; a database without a name is called by its OID, one without a dialect has that of UTF-8.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
         breaks in logs that the operator accepted: for a log's key the position before the break. Long optional work
         ends once `is_over` returns true. `config` has the settings of tables. `slow_writes` finds those that lag.
-        `locks` are shared with maintenance beside the lake; without them there is none.
+        `locks` are shared with maintenance beside the lake; without them there is none. `writers` write files of large
+        runs.
         """
         self.root = root.rstrip("/")
         self._store = store_of(self.root)
@@ -100,6 +103,7 @@ class Lake:
             accepted=accepted,
             config=config,
             locks=locks or TableLocks(),
+            writers=writers,
         )
         self._writes.upkeep[POSITIONS] = Upkeep("", NEVER_WRITTEN, (), 0, keep_hours)
         self._is_over = is_over
@@ -383,8 +387,7 @@ class Lake:
 def _turns_for(split: SplitBatch) -> tuple[int, Turns]:
     """Return by how many threads a batch is written, and their turns."""
     rows = (
-        sum(one.item.rows.num_rows for one in items if isinstance(one.item, ChangeBatch))
-        for items in split.tables.values()
+        sum(one.item.row_count for one in items if isinstance(one.item, ChangeBatch)) for items in split.tables.values()
     )
     is_small = max(rows, default=0) <= SMALL_ROWS
     return (SMALL_TARGETS_AT_ONCE, Turns(1)) if is_small else (TARGETS_AT_ONCE, Turns(TARGETS_AT_ONCE))

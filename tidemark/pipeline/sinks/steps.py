@@ -55,6 +55,29 @@ class Rows:
     last: Position
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedRun:
+    """The same before the rows are unpacked: executors may write them (`executor_files`), or they are read here."""
+
+    relation: Relation
+    batches: Sequence[tuple[OutboxSequence, ChangeBatch]]
+    last: Position
+
+    @property
+    def sequence(self) -> OutboxSequence:
+        """Return the outbox sequence of the last value."""
+        return self.batches[-1][0]
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of rows."""
+        return sum(batch.row_count for _, batch in self.batches)
+
+    def unpacked(self) -> Rows:
+        """Return the rows."""
+        return run_of_rows(self.batches)
+
+
 @dataclass(frozen=True, slots=True)
 class EventStep:
     """An event, and the sequence of its outbox value."""
@@ -70,13 +93,13 @@ class EventStep:
         return relation
 
 
-Step = Rows | EventStep
+Step = Rows | PackedRun | EventStep
 
 
 def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_ROWS) -> list[Step]:
     """Split `items` of one table into the steps that a target at `applied` still needs, of at most `rows_max` rows.
 
-    An item with more rows is a step.
+    An item with more rows is a step. Rows that are packed stay packed if the target needs all of a run.
     """
     found: list[Step] = []
     run: list[tuple[OutboxSequence, ChangeBatch]] = []
@@ -87,24 +110,23 @@ def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_RO
     def close_run() -> None:
         nonlocal run_rows
         if run:
-            found.append(_rows(run))
+            is_packed = all(not isinstance(batch.given, pa.RecordBatch) for _, batch in run)
+            found.append(PackedRun(run[0][1].relation, tuple(run), reached) if is_packed else run_of_rows(run))
             run.clear()
             run_rows = 0
 
     for delivered in items:
         item = delivered.item
         if isinstance(item, ChangeBatch):
-            rows = after(item.rows, floor)
-            if not rows.num_rows:
+            needed = _after(item, floor)
+            if needed is None:
                 continue
-            first, last = position_of(rows, 0), position_of(rows, rows.num_rows - 1)
-            _check_order(reached, first, item.relation)
-            if run and (run[-1][1].relation != item.relation or run_rows + rows.num_rows > rows_max):
+            first, last = bounds_of(needed)
+            if run and (run[-1][1].relation != item.relation or run_rows + needed.row_count > rows_max):
                 close_run()
-            if TABLE_ORDINAL in rows.schema.names:  # a user may enable this column later; the log has its own numbers
-                rows = rows.drop_columns([TABLE_ORDINAL])
-            run.append((delivered.sequence, ChangeBatch(item.database, item.relation, rows)))
-            run_rows += rows.num_rows
+            _check_order(reached, first, item.relation)
+            run.append((delivered.sequence, needed))
+            run_rows += needed.row_count
             reached = last
             continue
         if isinstance(item, CopyBoundary) and item.begin and (item.generation > generation or item.position > floor):
@@ -124,7 +146,25 @@ def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_RO
 
 def last_position(item: GroupItem) -> Position:
     """Return the position of the last change in an item."""
-    return position_of(item.rows, item.rows.num_rows - 1) if isinstance(item, ChangeBatch) else item.position
+    return bounds_of(item)[1] if isinstance(item, ChangeBatch) else item.position
+
+
+def bounds_of(batch: ChangeBatch) -> tuple[Position, Position]:
+    """Return the positions of the first and the last row."""
+    given = batch.given
+    if not isinstance(given, pa.RecordBatch):
+        return given.first, given.last
+    return position_of(given, 0), position_of(given, given.num_rows - 1)
+
+
+def _after(batch: ChangeBatch, floor: Position) -> ChangeBatch | None:
+    """Return the rows after a position, packed if these are all; None if there are none."""
+    if bounds_of(batch)[1] <= floor:
+        return None
+    if not isinstance(batch.given, pa.RecordBatch) and batch.given.first > floor:
+        return batch
+    rows = after(batch.rows, floor)
+    return ChangeBatch(batch.database, batch.relation, rows) if rows.num_rows else None
 
 
 RowsT = TypeVar("RowsT", pa.RecordBatch, pa.Table)
@@ -144,15 +184,21 @@ def after(rows: RowsT, position: Position) -> RowsT:
     return rows.slice(low)
 
 
-def _rows(run: Sequence[tuple[OutboxSequence, ChangeBatch]]) -> Rows:
-    changes = pa.Table.from_batches([batch.rows for _, batch in run])
+def run_of_rows(run: Sequence[tuple[OutboxSequence, ChangeBatch]]) -> Rows:
+    """Return the rows of a run's batches, which have one layout."""
+    changes = pa.Table.from_batches([_without_number(batch.rows) for _, batch in run])
     return Rows(
         run[0][1].relation,
         changes,
-        np.concatenate([np.full(batch.rows.num_rows, sequence, np.int64) for sequence, batch in run]),
+        np.concatenate([np.full(batch.row_count, sequence, np.int64) for sequence, batch in run]),
         run[-1][0],
         position_of(changes, changes.num_rows - 1),
     )
+
+
+def _without_number(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out the numbers of changes within a transaction: a user may count them later; the log has its own."""
+    return rows.drop_columns([TABLE_ORDINAL]) if TABLE_ORDINAL in rows.schema.names else rows
 
 
 def _check_order(reached: Position, position: Position, relation: Relation | None) -> None:

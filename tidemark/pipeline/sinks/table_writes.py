@@ -34,6 +34,7 @@ from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
 from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.exclusion import excluded, included
+from tidemark.pipeline.sinks.executor_files import FileWriters
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
 from tidemark.pipeline.sinks.log_table import DeltaLogFormat
 from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
@@ -91,6 +92,7 @@ class TableWrites:
         accepted: Callable[[], Mapping[str, str]],
         config: LakeConfig,
         locks: TableLocks,
+        writers: FileWriters | None,
     ) -> None:
         """Write below `root`; the other arguments are those of `Lake`."""
         self._root = root
@@ -108,6 +110,7 @@ class TableWrites:
         self._clock = SystemClock()
         self._kept = KeptTables()
         self._locks = locks
+        self._writers = writers
         self._damaged: dict[str, str] = {}
         self.upkeep: dict[str, Upkeep] = {}  # of each written Delta table, by its folder below the root
         self._present: dict[TableId, Relation] = {}
@@ -123,7 +126,7 @@ class TableWrites:
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             self._check_damage(uri)
-            delta_log = DeltaLogFormat(uri, app, recorded, open_table)
+            delta_log = DeltaLogFormat(uri, app, recorded, open_table, self._writers)
             log = ChangeLog(self._shapes, delta_log, settings.partition).apply(delivered_items(some))
             if log.has_passed(EXPIRE_EVERY):
                 log.set_properties(keep_hours)
@@ -190,6 +193,7 @@ class TableWrites:
             partition=settings.partition,
             keeps_columns=pinned is not None,
             keeps_deleted=settings.soft_deletes,
+            writers=self._writers,
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:

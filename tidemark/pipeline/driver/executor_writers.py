@@ -1,0 +1,164 @@
+"""Lets Spark's executors write the data files of large runs; the driver plans them and makes the commits.
+
+The executors read the values from the outbox server, and write into the lake: both must be reachable from them. They
+need the packages of the driver. Without executors the driver writes by itself, and reports it.
+"""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.io.host.logs import Log
+from tidemark.io.process.lake_config import LakeConfig
+from tidemark.model.errors import ConsumerFailed, Disposition
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.failures import first_reason, named_failure
+from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles
+from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
+from tidemark.pipeline.source.opened_outbox import open_outbox
+from tidemark.pipeline.source.options import SourceOptions
+from tidemark.pipeline.source.unread_rows import UnreadRows, read_batches
+from tidemark.pipeline.storage.stores import open_lake
+
+TASK_BYTES = 16 << 20  # of values: one file of a log
+JOBS_AT_ONCE = 8  # each waits for the executors
+WITHOUT_S = 10.0  # executors may be late, or gone for a moment, but not longer
+POLL_S = 0.5
+AGAIN_S = 60.0  # between two reports
+
+
+class ExecutorsFailed(ConsumerFailed):
+    """The executors could not write the files of a run."""
+
+    disposition = Disposition.RETRY
+    hint = "see the logs of Spark's executors; they need the packages of the driver, the outbox server and the lake"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileTask:
+    """A part of a run, and where its files belong."""
+
+    source: SourceOptions
+    lake: str
+    lake_config: LakeConfig
+    outbox_id: str
+    sequences: tuple[OutboxSequence, ...]
+    target: TargetFiles
+
+
+def write_part(task: FileTask) -> WrittenFiles | None:
+    """Write the files of a part of a run; on an executor."""
+    open_lake(task.lake, task.lake_config)
+    batches = read_batches(open_outbox(task.source), task.outbox_id, list(task.sequences))
+    return task.target.write(run_of_rows(list(zip(task.sequences, batches, strict=True))))
+
+
+class ExecutorWriters:
+    """Writes the files of runs by Spark jobs, several at a time."""
+
+    def __init__(self, source: SourceOptions, lake: str, lake_config: LakeConfig, log: Log) -> None:
+        """`source` names the outbox as the executors reach it."""
+        self._source, self._lake, self._lake_config = source, lake, lake_config
+        self._log = log
+        self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, "tidemark-executors")
+        self._spark: SparkSession | None = None
+        self._seen_s = 0.0  # when there were executors last
+        self._reported_s = float("-inf")
+
+    def attach(self, spark: SparkSession) -> None:
+        """Use the executors of a session, which may come somewhat later."""
+        self._spark, self._seen_s = spark, time.monotonic()
+
+    def are_there(self) -> bool:
+        """Return whether there are executors; wait for those that are late."""
+        while not self._are_gone():
+            if self._count():
+                return True
+            time.sleep(POLL_S)
+        return False
+
+    def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
+        """Let the executors write the files of a run; None if the driver has to write it."""
+        tasks = list(self._tasks(target, run))
+        if self._spark is None or not tasks:
+            return None
+        group = uuid4().hex
+        job = self._pool.submit(self._run, self._spark, group, tasks)
+        try:
+            parts = self._result(self._spark, group, job)
+        except (PySparkException, Py4JError) as error:
+            if self._are_gone():
+                return None
+            named = named_failure(str(error))
+            raise named or ExecutorsFailed(f"the executors did not write: {first_reason(str(error))}") from error
+        written = [part for part in parts if part is not None]
+        if len(written) < len(tasks):
+            return None
+        added = [action for part in written for action in part.added]
+        self._log.info("executors wrote a run", table=target.uri, files=len(added), rows=run.row_count)
+        return WrittenFiles(added, pa.concat_tables([part.keys for part in written]))
+
+    def _tasks(self, target: TargetFiles, run: PackedRun) -> Iterator[FileTask]:
+        """Yield parts of about `TASK_BYTES`; none if the rows have been read already."""
+        part, part_bytes, outbox_id = list[OutboxSequence](), 0, ""
+
+        def task() -> FileTask:
+            return FileTask(self._source, self._lake, self._lake_config, outbox_id, tuple(part), target)
+
+        for sequence, batch in run.batches:
+            rows = batch.given
+            if not isinstance(rows, UnreadRows):
+                return
+            if part and part_bytes + rows.byte_count > TASK_BYTES:
+                yield task()
+                part, part_bytes = [], 0
+            part.append(sequence)
+            part_bytes += rows.byte_count
+            outbox_id = rows.outbox_id
+        if part:
+            yield task()
+
+    @staticmethod
+    def _run(spark: SparkSession, group: str, tasks: list[FileTask]) -> list[WrittenFiles | None]:
+        context = spark.sparkContext
+        context.setJobGroup(group, "files of a run")
+        return list(context.parallelize(tasks, len(tasks)).map(write_part).collect())
+
+    def _result(
+        self, spark: SparkSession, group: str, job: Future[list[WrittenFiles | None]]
+    ) -> list[WrittenFiles | None]:
+        """Wait for a job; cancel it if all executors are gone."""
+        while True:
+            try:
+                return job.result(POLL_S)
+            except NotYet:
+                if not self._count() and self._are_gone():
+                    spark.sparkContext.cancelJobGroup(group)
+
+    def _count(self) -> int:
+        """Return the number of executors."""
+        if self._spark is None:
+            return 0
+        count = int(self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001
+        if count:
+            self._seen_s = time.monotonic()
+        return count
+
+    def _are_gone(self) -> bool:
+        """Return whether there are none, and report it."""
+        now_s = time.monotonic()
+        if self._spark is not None and (self._count() or now_s - self._seen_s < WITHOUT_S):
+            return False
+        if now_s - self._reported_s >= AGAIN_S:
+            self._reported_s = now_s
+            hint = "check that the cluster has free cores and memory for an executor"
+            self._log.warning("spark has no executors: the driver writes all files itself", hint=hint)
+        return True
