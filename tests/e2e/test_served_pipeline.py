@@ -2,132 +2,33 @@
 
 import json
 import os
-import shutil
-import socket
-import subprocess
-import sys
-import sysconfig
-import tempfile
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
-from functools import cache
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import tidemark_ctl
 
-import tidemark
 from tests.support.lakes.lakes import log_rows, rows_by_key_so_far
 from tests.support.processes.captures import running
 from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.other_host import NOBODY, STOP_S, OtherHost, as_nobody, end, folder_of_others
 from tests.support.processes.served_outbox import served_outbox
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.outbox_server import Certificate
-from tests.support.servers.postgres import Cluster, database_in
+from tests.support.servers.postgres import Cluster, database_in, free_port
 from tests.support.workloads.feeder import make_state
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.landing.metrics import SERVER_WAIT_SECONDS
 
-NOBODY = 65534
-SMALL_SPARK = ["--master", "local[2]", "--driver-memory", "700m"]
-STOP_S = 120
 OUTAGE = "the outbox server is not available: waiting"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: another user needs root")
 
 
-def as_nobody(command: list[str], environment: Mapping[str, str]) -> bool:
-    """Return whether a command of the other user succeeds."""
-    done = subprocess.run(
-        command,
-        check=False,
-        cwd="/",
-        env=environment,
-        capture_output=True,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-    )
-    return done.returncode == 0
-
-
-@cache
-def python_of_others() -> tuple[str, dict[str, str]]:
-    """Return a Python that the other user can run, and its environment; that of the tests may be in a private home."""
-    # NB: by name, as an editable installation has no folder of its own in the path.
-    trees = dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in (tidemark, tidemark_ctl))
-    folders = [os.environ.get("PYTHONPATH", ""), *trees, sysconfig.get_path("purelib")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "PYTHONDONTWRITEBYTECODE": "1"}
-    for program in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
-        with suppress(OSError):
-            if as_nobody([program, "-c", "import tidemark_ctl, lmdb, pyarrow, pyspark"], environment):
-                return program, environment
-    pytest.skip("NOT TESTED: another user can run no Python with the packages")
-
-
-class OtherHost:
-    """The files of another user: a token, a certificate, a lake; and the pipeline that this user runs."""
-
-    def __init__(self, root: Path, url: str, token: bytes, roots: Path | None) -> None:
-        self.lake, self.log_path, self.runner = root / "lake", root / "log", root / "runner"
-        self.root = root
-        self.metrics_port = free_port()
-        self._token = self.keep("token", token)
-        self._options = ["--server", url, "--token-file", str(self._token), "--runner-folder", str(self.runner)]
-        if roots is not None:
-            self._options += ["--tls-roots", str(self.keep("roots.pem", roots.read_bytes()))]
-
-    def keep(self, name: str, content: bytes) -> Path:
-        path = self.root / name
-        path.touch(0o600)
-        path.write_bytes(content)
-        os.chown(path, NOBODY, NOBODY)
-        return path
-
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        python, environment = python_of_others()
-        command = [python, "-m", "tidemark_ctl", "spark", "run", *self._options, "--lake", str(self.lake)]
-        with self.log_path.open("ab") as log:
-            return subprocess.Popen(
-                [*command, *SMALL_SPARK, "--metrics-port", str(self.metrics_port), *options],
-                cwd=self.root,
-                env={**environment, "HOME": str(self.root)},
-                user=NOBODY,
-                group=NOBODY,
-                extra_groups=[],
-                stdout=log,
-                stderr=log,
-            )
-
-    def waited_s(self) -> float:
-        """Return how long it has waited for the server, by its metric."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
-        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{SERVER_WAIT_SECONDS}{{"))
-
-    def log(self) -> str:
-        return self.log_path.read_text()[-6000:]
-
-    def events(self, name: str) -> list[dict[str, object]]:
-        lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
-        return [event for line in lines if line.startswith("{") and (event := json.loads(line)).get("event") == name]
-
-
 @pytest.fixture
 def others() -> Iterator[Path]:
-    """Return a folder of the other user; the folders of tests are private."""
-    folder = Path(tempfile.mkdtemp(prefix="tidemark-other-"))
-    os.chown(folder, NOBODY, NOBODY)
-    try:
+    """Return a folder of the other user."""
+    with folder_of_others() as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @needs_root
@@ -207,10 +108,3 @@ def test_a_wrong_token_and_an_unreachable_server_are_one_line_with_the_remedy(tm
     assert str(refused["error"]) == f"the outbox server at grpc://{listen} refuses the token"
     assert "STATE/server.token of the server's host" in str(refused["hint"])
     assert "Traceback" not in other.log()
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a pipeline that still runs."""
-    if process.poll() is None:
-        process.terminate()
-        process.wait(STOP_S)

@@ -158,7 +158,12 @@ def _run_at(
         try:
             disks = full_disks(settings)
             make = partial(
-                make_session, given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local
+                make_session,
+                given.master,
+                folder,
+                driver_memory=given.driver_memory,
+                local_checkpoint=local,
+                more=dict(given.conf),
             )
             seconds = metrics.disk_full_seconds
             spark = when_space_allows(partial(_started, make, disks), disks, log, wait=wait, seconds=seconds)
@@ -336,6 +341,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--driver-memory", default="1g", help="heap of Spark's driver (default: %(default)s)")
     parser.add_argument(
+        "--conf",
+        type=_spark_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark, as of spark-submit; can be given repeatedly",
+    )
+    parser.add_argument(
         "--log-keep-s",
         type=_second_count,
         default=KEEP_S,
@@ -362,6 +375,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-format", choices=("json", "console"), default="json")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser
+
+
+def _spark_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise argparse.ArgumentTypeError("must be a setting of Spark: spark.NAME=VALUE")
+    return name, value
 
 
 def _byte_count(text: str) -> int:

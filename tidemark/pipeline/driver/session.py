@@ -51,12 +51,23 @@ _LOCAL_CHECKPOINTS = (
 )
 
 
-def make_session(master: str, folder: ProcessFolder, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
-    """Start Spark and set the environment that its processes inherit."""
+NO_SETTINGS: Mapping[str, str] = {}
+
+
+def make_session(
+    master: str,
+    folder: ProcessFolder,
+    *,
+    driver_memory: str,
+    local_checkpoint: bool,
+    more: Mapping[str, str] = NO_SETTINGS,
+) -> SparkSession:
+    """Start Spark, with the settings `more` of the user, and set the environment that its processes inherit."""
     umask = 0o777 & ~folder.folder_mode
     before = os.umask(umask)  # for Spark's files; our files set their modes, and the user decides about the lake's
     try:
-        return _start(master, folder, umask, driver_memory=driver_memory, local_checkpoint=local_checkpoint)
+        settings = _settings(umask, driver_memory, local_checkpoint=local_checkpoint)
+        return _start(master, folder, {**settings, **more}, serves_checkpoints=local_checkpoint)
     finally:
         os.umask(before)
 
@@ -86,18 +97,7 @@ def end_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _start(
-    master: str, folder: ProcessFolder, umask: int, *, driver_memory: str, local_checkpoint: bool
-) -> SparkSession:
-    os.environ["JAVA_HOME"] = str(java_home(os.environ, folder.root.absolute()))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = NO_PYTHON
-    os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
-    os.environ["TZ"] = "UTC"
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ["PYSPARK_PYTHON"] = helper_python(os.environ["PYTHONPATH"], folder.root.absolute())
-    builder = SparkSession.builder.appName("tidemark").master(master)
+def _settings(umask: int, driver_memory: str, *, local_checkpoint: bool) -> dict[str, str]:
     settings = {
         "spark.driver.defaultJavaOptions": JAVA_OPTIONS,
         "spark.driver.memory": driver_memory,
@@ -112,11 +112,25 @@ def _start(
     if local_checkpoint:
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
         settings["spark.sql.streaming.checkpoint.fileChecksum.enabled"] = "false"
+    return settings
+
+
+def _start(
+    master: str, folder: ProcessFolder, settings: Mapping[str, str], *, serves_checkpoints: bool
+) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(java_home(os.environ, folder.root.absolute()))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
+    os.environ["TZ"] = "UTC"
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = helper_python(os.environ["PYTHONPATH"], folder.root.absolute())
+    builder = SparkSession.builder.appName("tidemark").master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
         session = _session(builder)
-        if local_checkpoint:
+        if serves_checkpoints:
             serve_checkpoints(session)
     except (Py4JNetworkError, ConnectionError) as error:
         raise SparkGone("Spark's JVM died while it started") from error
