@@ -11,7 +11,6 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from uuid import uuid4
 
-import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -21,7 +20,7 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failures import first_reason, named_failure
-from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles
+from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
@@ -99,12 +98,10 @@ class ExecutorWriters:
                 return None
             named = named_failure(str(error))
             raise named or ExecutorsFailed(f"the executors did not write: {first_reason(str(error))}") from error
-        written = [part for part in parts if part is not None]
-        if len(written) < len(tasks):
-            return None
-        added = [action for part in written for action in part.added]
-        self._log.info("executors wrote a run", table=target.uri, files=len(added), rows=run.row_count)
-        return WrittenFiles(added, pa.concat_tables([part.keys for part in written]))
+        written = joined(parts)
+        if written is not None:
+            self._log.info("executors wrote a run", table=target.uri, files=len(written.added), rows=run.row_count)
+        return written
 
     def _tasks(self, target: TargetFiles, run: PackedRun) -> Iterator[FileTask]:
         """Yield parts of about `TASK_BYTES`; none if the rows have been read already."""

@@ -68,6 +68,16 @@ class ReplicaFiles:
 TargetFiles = LogFiles | ReplicaFiles
 
 
+def joined(parts: Sequence[WrittenFiles | None]) -> WrittenFiles | None:
+    """Return the files of all parts of a run; None if one of them was not written."""
+    written = [part for part in parts if part is not None]
+    if len(written) < len(parts):
+        return None
+    return WrittenFiles(
+        [action for part in written for action in part.added], pa.concat_tables([part.keys for part in written])
+    )
+
+
 class FileWriters(Protocol):
     """Processes that write the files of packed runs."""
 

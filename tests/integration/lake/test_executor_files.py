@@ -1,0 +1,107 @@
+"""Runs whose files other processes write leave the lake as runs that this process writes, through crashes as well.
+
+Here the other processes are calls in this one: each run is written in parts, as by several executors.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.lakes.lakes import IDENTITY, Crash, CrashAt, folder_of, log_rows, replica_rows
+from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.io.host.failpoints import arm
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.landing import portions
+from tidemark.pipeline.landing.feed import Feed
+from tidemark.pipeline.landing.portions import feeds
+from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles, joined
+from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
+
+GROUPS = 40
+PORTION = 30_000  # bytes: several groups
+CRASHES = (3, 8, 13, 21, 34)  # at which failpoint of each attempt
+
+
+class WritersHere:
+    """Writes each value of a run as a part of its own; counts the runs by kind of table, and those it refuses."""
+
+    def __init__(self) -> None:
+        self.written: list[type[TargetFiles]] = []
+        self.refused = 0
+
+    def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
+        parts = [target.write(run_of_rows([value])) for value in run.batches]
+        found = joined(parts)
+        if found is None:
+            self.refused += 1
+        else:
+            self.written.append(type(target))
+        return found
+
+
+def lake_of(root: Path, writers: WritersHere) -> Lake:
+    return Lake(str(root), IDENTITY, shape_of, constants_of, writers=writers)
+
+
+def given_rows(portion: Feed) -> list[object]:
+    return [item.given for _, item in portion.lake_batch.items if isinstance(item, ChangeBatch)]
+
+
+@pytest.fixture
+def all_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portions, "UNREAD_BYTES", 1)
+
+
+@pytest.mark.feature("L06")
+@pytest.mark.usefixtures("all_unread")
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path: Path, seed: int) -> None:
+    folder, crash_points = StateFolder(tmp_path / "state"), iter(CRASHES)
+    make_state(folder.root)
+    world = RandomTables(seed)
+    feed(folder.root, world.groups(GROUPS))
+    writers, crashes = WritersHere(), 0
+    with OutboxReader.open(folder) as outbox:
+        after = NO_SEQUENCE
+        while after < outbox.head():
+            crash = CrashAt(next(crash_points, 0))
+            arm(crash)
+            try:
+                lake = lake_of(tmp_path / "lake", writers)
+                for portion in feeds(outbox, outbox.outbox_id, after, outbox.head(), PORTION, has_writers=lambda: True):
+                    lake.apply(portion.lake_batch)
+            except Crash:
+                crashes += 1
+            finally:
+                arm(None)
+            after = Sequence(lake_of(tmp_path / "lake", writers).positions.applied.sequence)
+    assert crashes == len(CRASHES)
+    assert {LogFiles, ReplicaFiles} <= set(writers.written)
+    assert writers.refused > 0, "runs with updates are merged here"
+    for table in world.tables:
+        at = folder_of(table.relation)
+        assert replica_rows(tmp_path / "lake", at) == table.expected()
+        log = log_rows(tmp_path / "lake", at)
+        assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
+
+
+@pytest.mark.usefixtures("all_unread")
+def test_without_writers_each_row_is_read_before_the_portion_is_written(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state")
+    make_state(folder.root)
+    feed(folder.root, RandomTables(1).groups(GROUPS))
+    with OutboxReader.open(folder) as outbox:
+        given = (outbox, outbox.outbox_id, NO_SEQUENCE, outbox.head())
+        (read,), (left,) = feeds(*given), feeds(*given, has_writers=lambda: False)
+        (unread,) = feeds(*given, has_writers=lambda: True)
+    assert [number for number, _ in unread.lake_batch.items] == [number for number, _ in read.lake_batch.items]
+    assert [repr(type(item)) for _, item in left.lake_batch.items] == [
+        repr(type(item)) for _, item in read.lake_batch.items
+    ]
+    assert unread.row_count == read.row_count > 0
+    assert unread.byte_count == read.byte_count
