@@ -1,6 +1,7 @@
 """Reports a standalone master that does not answer: Spark itself waits without a message.
 
-The pipeline waits for it: a cluster may be started after the pipeline. It needs no executors, as it runs no Spark job.
+The pipeline waits for it: a cluster may be started after the pipeline. It needs no executors: without
+them the driver writes all files (`executor_writers`).
 """
 
 import re
