@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
@@ -39,6 +37,7 @@ from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.embedding.pool_kind import PoolKind
 from tidemark.embedding.signals import EngineSignal, Signals
 from tidemark.embedding.start_deadline import StartDeadline
+from tidemark.embedding.stoppable import Stoppable
 from tidemark.embedding.worker_processes import WorkerProcesses
 from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
@@ -78,7 +77,7 @@ EMBEDDED = "tidemark.Engine"  # the consumer in the state: a daemon over it woul
 BUFFER_BYTES_DEFAULT = 64 << 20
 
 
-class Engine:
+class Engine(Stoppable):
     """Captures one node and calls a handler with its changes.
 
     `with Engine(...) as engine: engine.wait()` runs until an error, or until `stop` is called by another thread or by
@@ -144,6 +143,7 @@ class Engine:
         stop_within_s: the default of `stop`.
         settings: further values of tidemark.toml, by section and key.
         """
+        super().__init__()
         self._options = EngineOptions(Path(state), workers, order, commit, retries, start_within_s, stop_within_s)
         self._config = engine_config(
             dsn,
@@ -172,9 +172,7 @@ class Engine:
         self._state = EngineState.CREATED
         self._state_lock = threading.Lock()
         self._ending = threading.Event()
-        self._stopped = threading.Event()
         self._within_s = stop_within_s
-        self._error: BaseException | None = None
         self._unfinished: tuple[str, ...] = ()
         self._progress = Progress()
         self._pool: HandlerPool[PoolPart] = HandlerPool(
@@ -232,14 +230,6 @@ class Engine:
         assert self._thread is not None, "made by the start"
         self._thread.start()
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the engine has stopped; raise the error that ended it. Return False after `timeout_s`."""
-        if not self._stopped.wait(timeout_s):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
-
     def stop(self, within_s: float | None = None) -> tuple[str, ...]:
         """Stop: finish what the pool has within `within_s`, store the position, end the source, release everything.
 
@@ -271,15 +261,6 @@ class Engine:
         has stopped raises `ConfigError`.
         """
         self._signals.send(signal, text)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-        if kind is None:
-            self.wait()
 
     def _open(self, stack: ExitStack, deadline: StartDeadline) -> StateStore:
         """Take the role of the state, create the state if it is new, and open it."""
