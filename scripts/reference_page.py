@@ -25,6 +25,7 @@ The names of `import tidemark`, from their docstrings: `scripts/reference_page.p
 """
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("The engine", ("Engine", "EngineGroup", "AsyncHandler", "EngineState", "EngineSignal", "StopStep", "StopWhen")),
+    ("Processors", ("Processor", "ProcessorPart", "WorkerPool")),
     ("Batches and changes", ("Batch", "Change", "Op", "Partition", "Position", "Epoch")),
     ("Order, commit and poison", ("Order", "PoolKind", "CommitPolicy", "ALWAYS", "every", "Poison", "PoisonChange")),
     (
