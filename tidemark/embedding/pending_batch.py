@@ -95,11 +95,15 @@ class PendingBatch:
     def __len__(self) -> int:
         return len(self._batch)
 
+    def transformed(self) -> Sequence[Batch]:
+        """Return the batches that the transforms make of it."""
+        return (self._batch,) if self._plan is None else self._plan.apply(self._batch)
+
     def handle(self, handler: UnitHandler) -> None:
         """Call the handler with each unit, continuing after those that it has returned from."""
         if self._parts_left is None:
-            batches = (self._batch,) if self._plan is None else self._plan.apply(self._batch)
-            self._parts_left = CallParts(*((part,) for batch in batches for part in self._processing.sections(batch)))
+            sections = map(self._processing.sections, self.transformed())
+            self._parts_left = CallParts(*((part,) for section in sections for part in section))
         while (part := self._parts_left.first) is not None:
             try:
                 self._handle_first(part, handler)
