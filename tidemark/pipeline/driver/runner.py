@@ -2,8 +2,8 @@
 
 Spark defines where batches end; the lake stores the positions. A batch is what the lake lacks up to that end, and is
 confirmed to the outbox once the tables contain it: a deleted checkpoint, a repeated batch or a killed helper process
-costs only time. The driver reads the values itself, so a batch runs no Spark job; on a cluster executors write large runs
-(`executor_writers`).
+costs only time. The driver reads the values itself, so a batch runs no Spark job; on a cluster, executors write large
+runs (`executor_writers`).
 """
 
 import os

@@ -27,10 +27,10 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.layout import Constants, Shapes, lake_columns, position_of
+from tidemark.pipeline.lake.layout import Constants, Shapes, lake_columns
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.sinks.steps import Delivered, TableEvent
+from tidemark.pipeline.sinks.steps import Delivered, TableEvent, bounds_of
 from tidemark.wire.items import encode_item, relation_of
 from tidemark.wire.relations import encode_relation
 
@@ -105,9 +105,9 @@ class EventRecord:
         is_known = versions.get(of) == relation
         versions[of] = relation
         if isinstance(item, ChangeBatch):
-            if is_known or not item.rows.num_rows:
+            if is_known or not item.row_count:
                 return []
-            position, time_us = position_of(item.rows, 0), 0
+            position, time_us = bounds_of(item)[0], 0
             kind, text = EventKind.VERSION, encode_relation(relation).decode()
         else:
             kind, text = _KINDS[type(item)], bytes(encode_item(item)[1]).decode()
