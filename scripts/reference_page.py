@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import tidemark
+from tidemark.embedding.stoppable import Stoppable
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 HEAD = """# Reference of the library
@@ -24,6 +25,7 @@ The names of `import tidemark`, from their docstrings: `scripts/reference_page.p
 """
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("The engine", ("Engine", "EngineGroup", "AsyncHandler", "EngineState", "EngineSignal", "StopStep", "StopWhen")),
+    ("Processors", ("Processor", "ProcessorPart", "WorkerPool")),
     ("Batches and changes", ("Batch", "Change", "Op", "Partition", "Position", "Epoch")),
     ("Order, commit and poison", ("Order", "PoolKind", "CommitPolicy", "ALWAYS", "every", "Poison", "PoisonChange")),
     (
@@ -84,7 +86,8 @@ def described(name: str, found: object, *, is_error: bool) -> Iterator[str]:
 def of_class(found: type) -> Iterator[str]:
     """Yield docstring, constructor, members, and the methods and properties that the class defines."""
     yield text(found)
-    own = vars(found)
+    inherited = vars(Stoppable) if issubclass(found, Stoppable) else {}
+    own = {**inherited, **vars(found)}
     init = own.get("__init__")
     if inspect.isfunction(init) and init.__doc__:
         yield f"\n```python\n{found.__name__}{signature(init)}\n```\n"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tidemark.embedding.engine import Engine
     from tidemark.embedding.engine_group import EngineGroup
     from tidemark.embedding.pool_kind import PoolKind
+    from tidemark.embedding.processor import Processor, ProcessorPart, WorkerPool
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
     from tidemark.engine.batch import Batch, Change
@@ -112,6 +113,8 @@ __all__ = [
     "PoisonChange",
     "PoolKind",
     "Position",
+    "Processor",
+    "ProcessorPart",
     "Rename",
     "Rewind",
     "RewriteBoundary",
@@ -133,6 +136,7 @@ __all__ = [
     "TransformFailed",
     "Truncation",
     "WalGap",
+    "WorkerPool",
     "every",
     "secret_environment",
     "secret_file",
@@ -149,6 +153,7 @@ _MODULES = {
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
     "embedding.pool_kind": ("PoolKind",),
+    "embedding.processor": ("Processor", "ProcessorPart", "WorkerPool"),
     "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
@@ -26,6 +24,7 @@ from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
     checked_pool,
+    checked_processor,
     checked_stop_condition,
     checked_transforms,
     engine_config,
@@ -33,12 +32,15 @@ from tidemark.embedding.engine_options import (
     serializer_settings,
 )
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
-from tidemark.embedding.pool import HandlerPool
+from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange, Unit
+from tidemark.embedding.pool import HandlerPool, PartPool
 from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.embedding.pool_kind import PoolKind
+from tidemark.embedding.processor import Processor
+from tidemark.embedding.processor_pool import ProcessorPool
 from tidemark.embedding.signals import EngineSignal, Signals
 from tidemark.embedding.start_deadline import StartDeadline
+from tidemark.embedding.stoppable import Stoppable
 from tidemark.embedding.worker_processes import WorkerProcesses
 from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
@@ -78,7 +80,7 @@ EMBEDDED = "tidemark.Engine"  # the consumer in the state: a daemon over it woul
 BUFFER_BYTES_DEFAULT = 64 << 20
 
 
-class Engine:
+class Engine(Stoppable):
     """Captures one node and calls a handler with its changes.
 
     `with Engine(...) as engine: engine.wait()` runs until an error, or until `stop` is called by another thread or by
@@ -92,6 +94,7 @@ class Engine:
         state: str | Path,
         handler: Callable[[Batch], None] | Callable[[SerializedBatch], None] | None = None,
         change_handler: Callable[[Change], None] | Callable[[SerializedChange], None] | None = None,
+        processor: Processor | None = None,
         serializer: Serializer | None = None,
         tables: Sequence[str] = ("*.*",),
         databases: Sequence[str] = (),
@@ -122,6 +125,7 @@ class Engine:
         state: the folder of the state, on a local disk; created by the first start.
         handler: called with each batch, by `workers` threads; its return means that the batch is finished.
         change_handler: called with each change instead; only one of both is given.
+        processor: decides instead what happens to the stream, on which threads and in which order (`Processor`).
         serializer: the handler gets a `SerializedBatch`, or each `SerializedChange`.
         tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
         transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
@@ -144,6 +148,7 @@ class Engine:
         stop_within_s: the default of `stop`.
         settings: further values of tidemark.toml, by section and key.
         """
+        super().__init__()
         self._options = EngineOptions(Path(state), workers, order, commit, retries, start_within_s, stop_within_s)
         self._config = engine_config(
             dsn,
@@ -155,10 +160,19 @@ class Engine:
         )
         self._transforms = checked_transforms(transforms)
         self._stop_when = checked_stop_condition(stop_when)
-        self._handler = one_handler(handler, change_handler)
+        others = {
+            "handler": handler is not None,
+            "change_handler": change_handler is not None,
+            "on_event": on_event is not None,
+            "order": order is not Order.TOTAL,
+            "pool": pool is not PoolKind.THREADS,
+            "poison": poison is not Poison.FAIL,
+        }
+        self._processor = checked_processor(processor, others)
+        self._handler = _never_called if self._processor is not None else one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
         self._workers: WorkerProcesses | None = None
-        if checked_pool(pool, workers, poison) is PoolKind.PROCESSES:
+        if checked_pool(pool, workers) is PoolKind.PROCESSES:
             self._workers = WorkerProcesses(self._handler, self._processing, workers)
             self._handler = self._workers
             self._processing = Processing(takes_changes=False, serializer=None, clock=SystemClock())
@@ -172,19 +186,10 @@ class Engine:
         self._state = EngineState.CREATED
         self._state_lock = threading.Lock()
         self._ending = threading.Event()
-        self._stopped = threading.Event()
         self._within_s = stop_within_s
-        self._error: BaseException | None = None
         self._unfinished: tuple[str, ...] = ()
         self._progress = Progress()
-        self._pool: HandlerPool[PoolPart] = HandlerPool(
-            self._handle,
-            isolate=_isolate,
-            workers=workers,
-            retries=retries,
-            backoff=(self._config.retry.first_s, self._config.retry.max_s),
-            log=self._log,
-        )
+        self._pool = self._part_pool()
         self._thread: threading.Thread | None = None
 
     @property
@@ -232,14 +237,6 @@ class Engine:
         assert self._thread is not None, "made by the start"
         self._thread.start()
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the engine has stopped; raise the error that ended it. Return False after `timeout_s`."""
-        if not self._stopped.wait(timeout_s):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
-
     def stop(self, within_s: float | None = None) -> tuple[str, ...]:
         """Stop: finish what the pool has within `within_s`, store the position, end the source, release everything.
 
@@ -272,14 +269,26 @@ class Engine:
         """
         self._signals.send(signal, text)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-        if kind is None:
-            self.wait()
+    def _part_pool(self) -> PartPool[PoolPart]:
+        options, retry = self._options, self._config.retry
+        backoff = (retry.first_s, retry.max_s)
+        if self._processor is not None:
+            return ProcessorPool(
+                self._processor,
+                self._processing,
+                workers=options.workers,
+                retries=options.retries,
+                backoff=backoff,
+                log=self._log,
+            )
+        return HandlerPool(
+            self._handle,
+            isolate=_isolate,
+            workers=options.workers,
+            retries=options.retries,
+            backoff=backoff,
+            log=self._log,
+        )
 
     def _open(self, stack: ExitStack, deadline: StartDeadline) -> StateStore:
         """Take the role of the state, create the state if it is new, and open it."""
@@ -308,16 +317,16 @@ class Engine:
         context = CaptureContext(store, Metrics(store.identity.capture), self._log)
         consumer = PoolConsumer(
             self._pool,
-            order=self._options.order,
+            order=self._options.order if self._processor is None else Order.NONE,
             lane_count=max(1, self._options.workers),
             commit=self._options.commit,
             bytes_max=self._config.deliver.unconfirmed_bytes_max,
             databases=beginning.databases,
-            takes_events=self._on_event is not None,
+            takes_events=self._on_event is not None or self._processor is not None,
             plans=plans,
             processing=self._processing,
             poison=PoisonHandling.of(self._config.poison, context, epoch),
-            retries=ParkedRetries(context, epoch),
+            retries=ParkedRetries(context, epoch) if self._processor is None else None,
             update_offsets=self._callbacks.update_offsets,
             stop_when=self._stop_when,
             on_notice=self._callbacks.noticed,
@@ -406,6 +415,10 @@ class Engine:
 
 def _isolate(part: PoolPart, error: Exception) -> bool:
     return isinstance(part, PendingBatch) and part.isolate(error)
+
+
+def _never_called(unit: Unit) -> None:
+    raise AssertionError(f"a processor gets the stream, and not {type(unit).__name__}")
 
 
 def _is_complete(folder: StateFolder) -> bool:

@@ -2,15 +2,14 @@
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from tidemark.embedding.engine import POLL_S, Engine
+from tidemark.embedding.stoppable import Stoppable
 from tidemark.engine.lifecycle import EngineState
 from tidemark.model.errors import ConfigError
 
 
-class EngineGroup:
+class EngineGroup(Stoppable):
     """Engines that start in order; when one ends, by an error or a stop, the others are stopped, the last one first.
 
     `with EngineGroup(orders, customers) as group: group.wait()` runs until one of them has ended and all have stopped.
@@ -20,11 +19,10 @@ class EngineGroup:
         """Check the arguments; start nothing."""
         if not engines or len({id(engine) for engine in engines}) != len(engines):
             raise ConfigError("tidemark.EngineGroup: give engines, each of them once")
+        super().__init__()
         self._engines: Sequence[Engine] = engines
         self._ending = threading.Event()
-        self._stopped = threading.Event()
         self._within_s: float | None = None
-        self._error: BaseException | None = None
         self._unfinished: tuple[str, ...] = ()
         self._thread = threading.Thread(target=self._run, name="tidemark-group", daemon=True)
 
@@ -38,14 +36,6 @@ class EngineGroup:
                 raise
         self._thread.start()
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all engines have stopped; raise the error of the one that ended first. False after `timeout_s`."""
-        if not self._stopped.wait(timeout_s):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
-
     def stop(self, within_s: float | None = None) -> tuple[str, ...]:
         """Stop all engines, each within `within_s`; return the names of threads that are still in a handler.
 
@@ -57,15 +47,6 @@ class EngineGroup:
         if self._thread.ident is not None:
             self._stopped.wait()
         return self._unfinished
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-        if kind is None:
-            self.wait()
 
     def _run(self) -> None:
         """Watch the engines until the first one ends; then stop the others."""

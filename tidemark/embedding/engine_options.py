@@ -7,6 +7,7 @@ from typing import cast
 
 from tidemark.embedding.pending_batch import GivenHandler, UnitHandler
 from tidemark.embedding.pool_kind import PoolKind
+from tidemark.embedding.processor import Processor
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.stop_condition import StopWhen
@@ -20,6 +21,7 @@ from tidemark.transforms.transform import Transform
 WORKERS_MAX = 256
 RETRIES_MAX = 1000
 WHERE = "tidemark.Engine"
+PROCESSOR_METHODS = ("start", "process", "stop")
 GivenSettings = Mapping[str, Mapping[str, object]]
 
 
@@ -76,7 +78,7 @@ def one_handler(handler: GivenHandler | None, change_handler: GivenHandler | Non
     """Return the handler that was given; raise if there is none, or both."""
     given = [each for each in (handler, change_handler) if each is not None]
     if len(given) != 1:
-        raise ConfigError(f"{WHERE}: give handler, which takes batches, or change_handler: one of them")
+        raise ConfigError(f"{WHERE}: give handler, which takes batches, change_handler, or a processor: one of them")
     return cast("UnitHandler", given[0])  # it is called with the units that its own arguments chose
 
 
@@ -93,6 +95,25 @@ def serializer_settings(serializer: Serializer | None, settings: GivenSettings |
     }
 
 
+def checked_processor(processor: Processor | None, others: Mapping[str, bool]) -> Processor | None:
+    """Return the processor; raise if it is none, or if others of the arguments decide what a processor decides.
+
+    others: the names of these arguments, and whether they were given.
+    """
+    if processor is None:
+        return None
+    missing = [name for name in PROCESSOR_METHODS if not callable(getattr(processor, name, None))]
+    if missing or isinstance(processor, type):
+        raise ConfigError(
+            f"{WHERE}: processor={processor!r} is no processor",
+            hint=f"give an object with the methods {', '.join(PROCESSOR_METHODS)} (tidemark.Processor)",
+        )
+    given = [name for name, is_given in others.items() if is_given]
+    if given:
+        raise ConfigError(f"{WHERE}: with a processor, {given[0]} is decided by the processor", hint="leave it out")
+    return processor
+
+
 def checked_poison(poison: Poison) -> Poison:
     """Return the policy; raise if it is none."""
     if not isinstance(poison, Poison):
@@ -100,14 +121,12 @@ def checked_poison(poison: Poison) -> Poison:
     return poison
 
 
-def checked_pool(pool: PoolKind, workers: int, poison: Poison) -> PoolKind:
+def checked_pool(pool: PoolKind, workers: int) -> PoolKind:
     """Return what the workers are; raise if it is nothing, or if the other arguments need threads."""
     if not isinstance(pool, PoolKind):
         raise ConfigError(f"{WHERE}: pool={pool!r}: must be one of {', '.join(map(str, PoolKind))}")
     if pool is PoolKind.PROCESSES and workers == 0:
         raise ConfigError(f"{WHERE}: workers=0: a serial engine has no worker processes")
-    if pool is PoolKind.PROCESSES and poison is not Poison.FAIL:
-        raise ConfigError(f"{WHERE}: poison={poison}: needs pool=PoolKind.THREADS")
     return pool
 
 

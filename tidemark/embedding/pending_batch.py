@@ -12,6 +12,8 @@ from tidemark.engine.batch import ROWS_AT_ONCE, Batch, Change
 from tidemark.engine.poison import CallPart, CallParts, ParkedBatch, rows_of
 from tidemark.engine.ports import Clock
 from tidemark.model.commit_time import NSECS_PER_USEC
+from tidemark.model.poison import PoisonChange, WorkerPoison, WorkerProgress, WorkerRaised
+from tidemark.runtime.context import Stopped
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlan
@@ -87,24 +89,41 @@ class PendingBatch:
         self._poison = poison
         self._parts_left: CallParts | None = None
         self._units: deque[tuple[int, Unit]] = deque()  # of the first part, with the rows of single changes
+        self._rows_of_parts = 0  # of the parts that are handled
+        self._rows_known = 0  # to be handled, at the last call of `progress`
 
     def __len__(self) -> int:
         return len(self._batch)
 
+    def transformed(self) -> Sequence[Batch]:
+        """Return the batches that the transforms make of it."""
+        return (self._batch,) if self._plan is None else self._plan.apply(self._batch)
+
     def handle(self, handler: UnitHandler) -> None:
         """Call the handler with each unit, continuing after those that it has returned from."""
         if self._parts_left is None:
-            batches = (self._batch,) if self._plan is None else self._plan.apply(self._batch)
-            self._parts_left = CallParts(*((part,) for batch in batches for part in self._processing.sections(batch)))
+            sections = map(self._processing.sections, self.transformed())
+            self._parts_left = CallParts(*((part,) for section in sections for part in section))
         while (part := self._parts_left.first) is not None:
             try:
                 self._handle_first(part, handler)
+            except Stopped:
+                raise
             except Exception as error:
-                if self._has_units or not self._parts_left.narrow(error):
+                if self._has_units or _progress_of(error).is_one_change or not self._parts_left.narrow(error):
                     raise
                 self._units.clear()
             else:
+                self._rows_of_parts += part.size
                 self._parts_left.finish()
+
+    def progress(self) -> WorkerProgress:
+        """Return, in a worker process, how far a call came that raised: nothing is left out there."""
+        if not self._processing.takes_changes:
+            return WorkerProgress()
+        handled = self._rows_of_parts + (self._units[0][0] if self._units else 0)
+        is_new, self._rows_known = handled > self._rows_known, handled
+        return WorkerProgress(handled, is_new, is_one_change=bool(self._units))
 
     def isolate(self, error: Exception) -> bool:
         """After the last retry: narrow down to the change that cannot be handled, and leave it out.
@@ -125,7 +144,9 @@ class PendingBatch:
                 self._parts_left.finish()
             return True
         self._units.clear()
-        found = self._parts_left.isolate(error)
+        progress = _progress_of(error)
+        self._parts_left.finish_rows(progress.rows_handled)
+        found = self._parts_left.isolate(PoisonChange(0) if progress.is_one_change else error)
         if found is not None:
             self._poison.leave_out(found, error)
         return True
@@ -148,7 +169,12 @@ class PendingBatch:
             self._units.extend(self._processing.units(batch))
         while self._units:
             found = 0 if self._poison is None else self._poison.found
-            handler(self._units[0][1])
+            try:
+                handler(self._units[0][1])
+            except Exception as error:
+                if self._poison is not None and _progress_of(error).is_new:
+                    self._poison.handled(found)
+                raise
             self._units.popleft()
             if self._poison is not None:
                 self._poison.handled(found)
@@ -166,8 +192,14 @@ class RetriedChange:
         """Call the handler with the units of the change; it stays parked if one of them fails."""
         try:
             PendingBatch(self._parked.batch, None, self._processing).handle(handler)
+        except Stopped:
+            raise
         except Exception as error:  # noqa: BLE001 - the handler's own: the operator asked whether it can handle it now
             self._retries.failed(self._parked, error)
         else:
             self._retries.delivered(self._parked)
             self._retries.confirmed()
+
+
+def _progress_of(error: Exception) -> WorkerProgress:
+    return error.progress if isinstance(error, WorkerRaised | WorkerPoison) else WorkerProgress()

@@ -8,7 +8,7 @@ more is started, and `error` is the cause. A handler that raises `Stopped` ends 
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tidemark.engine.dispatch import Dispatch, Dispatched
 from tidemark.engine.retry import Backoff, RetryPolicy
@@ -18,7 +18,35 @@ from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.runtime.context import Stopped
 
 PART = TypeVar("PART")
+GIVEN_contra = TypeVar("GIVEN_contra", contravariant=True)
 THREAD_NAME = "tidemark-handler"
+
+
+class PartPool(Protocol[GIVEN_contra]):
+    """What handles the parts of a stream, and records which prefix of its units is finished."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended it."""
+
+    @property
+    def settled_units(self) -> int:
+        """The length of the finished prefix."""
+
+    def start(self) -> None:
+        """Start the threads."""
+
+    def submit(self, parts: Sequence[tuple[GIVEN_contra, Hashable | None]], byte_count: int) -> bool:
+        """Add the next unit of the stream; return False if nothing more is started."""
+
+    def wait_below(self, bytes_max: int) -> None:
+        """Wait until at most `bytes_max` are unfinished, or nothing more is started."""
+
+    def is_own(self, thread: threading.Thread) -> bool:
+        """Return whether a thread is one of this pool."""
+
+    def drain(self, within_s: float) -> tuple[str, ...]:
+        """Finish what it has and end; return the names of threads that are still in the application's code."""
 
 
 class HandlerPool(Generic[PART]):

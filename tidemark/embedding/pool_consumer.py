@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemark.embedding.keys import NO_LANE, lanes_of, sections_of
 from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
-from tidemark.embedding.pool import HandlerPool
+from tidemark.embedding.pool import PartPool
 from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import CommitPolicy, Finished
 from tidemark.engine.dispatch import Order
@@ -54,7 +54,7 @@ class PoolConsumer:
 
     def __init__(
         self,
-        pool: HandlerPool[PoolPart],
+        pool: PartPool[PoolPart],
         *,
         order: Order,
         lane_count: int,
@@ -65,7 +65,7 @@ class PoolConsumer:
         plans: TransformPlans | None,
         processing: Processing,
         poison: PoisonHandling,
-        retries: ParkedRetries,
+        retries: ParkedRetries | None,
         log: Log,
         update_offsets: OffsetsHook | None = None,
         stop_when: StopWhen | None = None,
@@ -74,8 +74,9 @@ class PoolConsumer:
         """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`.
 
         `plans`: of the transforms, if there are any. `processing`: what the handler takes. `poison`, `retries`: what
-        becomes of a change that it cannot handle. `update_offsets`: the hook of commit rounds.
-        `stop_when`: where it ends by itself. `on_notice`: told of losses and rewinds.
+        becomes of a change that it cannot handle; `retries` is None: parked changes stay parked.
+        `update_offsets`: the hook of commit rounds. `stop_when`: where it ends by itself. `on_notice`: told of losses
+        and rewinds.
         """
         self.update_offsets = update_offsets
         self._on_notice = on_notice
@@ -160,8 +161,8 @@ class PoolConsumer:
 
     def retry_parked(self) -> bool:
         """Hand a parked change over again, alone, with everything before it finished. It confirms itself."""
-        parked = None if self.is_paused else self._retries.next_due()
-        if parked is None:
+        parked = None if self.is_paused or self._retries is None else self._retries.next_due()
+        if parked is None or self._retries is None:
             return False
         retried = RetriedChange(parked, self._processing, self._retries)
         if not self._pool.submit([(retried, None)], parked.batch.arrow.nbytes):

@@ -6,11 +6,12 @@ A request is two frames: the JSON of what is not columns, and the stream of one 
 import json
 import socket
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 
 from tidemark.engine.batch import Batch
+from tidemark.model.poison import WorkerProgress
 from tidemark.model.position import Epoch
 from tidemark.wire.relations import decode_relation, encode_relation
 
@@ -25,6 +26,8 @@ class WorkerReply:
     kind: str = ""  # the class of the error; "": the handler returned
     text: str = ""
     is_final: bool = False  # a retry is useless
+    poison: tuple[int, int] | None = None  # the handler raised `PoisonChange`: index and item; the reason is the text
+    progress: WorkerProgress = field(default_factory=WorkerProgress)
 
 
 def batch_frames(batch: Batch) -> tuple[bytes, pa.Buffer]:
@@ -61,13 +64,14 @@ def framed_batch(head: bytes, rows: bytes) -> Batch:
 
 def reply_frame(reply: WorkerReply) -> bytes:
     """Return the frame of a reply."""
-    return json.dumps([reply.cpu_s, reply.kind, reply.text, reply.is_final]).encode()
+    return json.dumps(asdict(reply)).encode()
 
 
 def framed_reply(frame: bytes) -> WorkerReply:
     """Return the reply of a frame."""
-    cpu_s, kind, text, is_final = json.loads(frame)
-    return WorkerReply(float(cpu_s), str(kind), str(text), bool(is_final))
+    fields = json.loads(frame)
+    poison, progress = fields.pop("poison"), fields.pop("progress")
+    return WorkerReply(**fields, poison=poison and tuple(poison), progress=WorkerProgress(**progress))
 
 
 def send_frame(peer: socket.socket, frame: bytes | pa.Buffer) -> None:

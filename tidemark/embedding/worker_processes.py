@@ -15,19 +15,8 @@ from tidemark.embedding.worker_frames import batch_frames, framed_reply, receive
 from tidemark.embedding.worker_template import PID, fork_template
 from tidemark.engine.batch import Batch
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
+from tidemark.model.poison import WorkerPoison, WorkerRaised
 from tidemark.runtime.context import Stopped
-
-
-class WorkerRaised(ConsumerFailed):
-    """The handler or the serializer raised in a worker process."""
-
-    disposition = Disposition.RETRY
-
-    def __init__(self, kind: str, text: str, *, is_final: bool) -> None:
-        super().__init__(f"{kind} raised in a worker process")
-        self.add_note(text)  # NB: not in the message, which is logged: it may have a row's values
-        if is_final:
-            self.disposition = Disposition.HALT
 
 
 class WorkerEnded(ConsumerFailed):
@@ -111,8 +100,11 @@ class WorkerProcesses:
             reply = framed_reply(answer)
             worker.cpu_s = reply.cpu_s
             self._idle.append(worker)
+        if reply.poison is not None:
+            index, item = reply.poison
+            raise WorkerPoison(index, reply.text, item=item, progress=reply.progress)
         if reply.kind:
-            raise WorkerRaised(reply.kind, reply.text, is_final=reply.is_final)
+            raise WorkerRaised(reply.kind, reply.text, is_final=reply.is_final, progress=reply.progress)
 
     def end(self) -> None:
         """Kill the workers, also those inside of a call; return when the template has ended."""

@@ -26,6 +26,7 @@ from tidemark.embedding.worker_frames import (
     send_frame,
 )
 from tidemark.model.errors import Disposition, TidemarkError
+from tidemark.model.poison import PoisonChange
 
 PID = struct.Struct("<q")
 _PR_SET_PDEATHSIG = 1  # prctl(2): the kernel sends this signal when the parent ends
@@ -76,22 +77,29 @@ def _fork_on_request(control: socket.socket, serve: Callable[[socket.socket], No
 def _serve(peer: socket.socket, handler: UnitHandler, processing: Processing) -> None:
     failed: tuple[bytes, bytes, PendingBatch] | None = None
     while (head := receive_frame(peer)) is not None and (rows := receive_frame(peer)) is not None:
-        kind, text, is_final = "", "", False
         is_again = failed is not None and failed[:2] == (head, rows)
         pending = failed[2] if failed and is_again else PendingBatch(framed_batch(head, rows), None, processing)
-        failed = None
+        failed, raised = None, None
         try:
             pending.handle(handler)
         except BaseException as error:  # noqa: BLE001 - the one place: the engine decides what becomes of it
-            failed = head, rows, pending
-            kind, text = type(error).__name__, str(error)
-            is_final = not isinstance(error, Exception)
-            if isinstance(error, TidemarkError):
-                is_final = error.disposition is not Disposition.RETRY
+            failed, raised = (head, rows, pending), error
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        send_frame(peer, reply_frame(WorkerReply(process_time(), kind, text, is_final)))
+        send_frame(peer, reply_frame(_reply(raised, pending)))
+
+
+def _reply(error: BaseException | None, pending: PendingBatch) -> WorkerReply:
+    if error is None:
+        return WorkerReply(process_time())
+    kind, progress = type(error).__name__, pending.progress()
+    if isinstance(error, PoisonChange):
+        return WorkerReply(process_time(), kind, error.reason, poison=(error.index, error.item), progress=progress)
+    is_final = not isinstance(error, Exception)
+    if isinstance(error, TidemarkError):
+        is_final = error.disposition is not Disposition.RETRY
+    return WorkerReply(process_time(), kind, str(error), is_final, progress=progress)
 
 
 def _close_locks() -> None:

@@ -63,6 +63,15 @@ class CallParts:
         """Remove the first part, which was handled."""
         self._left.popleft()
 
+    def finish_rows(self, count: int) -> None:
+        """Remove the first rows of the first part, a batch, which were handled; not all of them."""
+        if not count:
+            return
+        part = self._left[0]
+        (batch,) = part.items
+        assert isinstance(batch, Batch), "events have no rows"
+        self._left[0] = replace(part, items=(rows_of(batch, count, len(batch)),))
+
     def narrow(self, error: Exception) -> bool:
         """Divide the first part if it is a part of several changes: it has no retries. Return whether it was."""
         part = self._left[0]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemark.model.lsn import INVALID_OID, FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import INVALID_LSN, INVALID_OID, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import KnownDatabase, Relation
 
@@ -38,6 +38,7 @@ class BeforeKind(IntEnum):
 
 
 UNCHANGED = "_unchanged"
+NO_COMMIT_TIME = 0  # of an event that no transaction wrote, or that an earlier version stored; else since 1970 UTC
 META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_op", pa.string(), nullable=False),  # one letter of Op
     pa.field("_tli", pa.int32(), nullable=False),
@@ -122,6 +123,7 @@ class SchemaEvent:
     before: Relation | None
     after: Relation | None
     brings_rows: bool = False  # from now on a separate table, with rows that came under another name (DETACH)
+    commit_time_us: int = NO_COMMIT_TIME
 
 
 class PartitionChange(Enum):
@@ -144,6 +146,7 @@ class PartitionEvent:
     change: PartitionChange
     relation: Relation  # the partitioned table
     partition: Relation
+    commit_time_us: int = NO_COMMIT_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ class RewriteBoundary:
     relation: Relation
     begin: bool
     partition: Oid = INVALID_OID
+    commit_time_us: int = NO_COMMIT_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,7 @@ class Truncation:
     restart_identity: bool
     partition: Oid = INVALID_OID
     origin: int = 0  # replication origin, 0: none
+    commit_time_us: int = NO_COMMIT_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +208,9 @@ class CopyBoundary:
     snapshot: str  # text form of a `Visibility`
     # By pg_description.objsubid: 0 for the table, else the column's number. None: not known.
     comments: tuple[tuple[int, str], ...] | None = None
+    # Every transaction that the snapshot shows was committed before both. 0: not recorded (an earlier version).
+    seen_lsn: Lsn = INVALID_LSN
+    seen_time_us: int = NO_COMMIT_TIME  # in the node's clock
 
 
 EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary

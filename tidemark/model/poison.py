@@ -1,5 +1,6 @@
-"""Poison, a change that a handler cannot handle: the policies, and the error by which a handler names it."""
+"""Poison, a change that a handler cannot handle: the policies, and the errors by which it is found."""
 
+from dataclasses import dataclass
 from enum import Enum
 
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
@@ -27,6 +28,38 @@ class PoisonChange(ConsumerFailed):
         self.index = index
         self.item = item
         self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProgress:
+    """How far a worker process came in a batch before its error. Only a handler of single changes has any."""
+
+    rows_handled: int = 0  # the first rows of the batch, whose changes are handled
+    is_new: bool = False  # some of them in this call
+    is_one_change: bool = False  # the error is that of the change behind them
+
+
+class WorkerRaised(ConsumerFailed):
+    """The handler or the serializer raised in a worker process."""
+
+    disposition = Disposition.RETRY
+
+    def __init__(self, kind: str, text: str, *, is_final: bool, progress: WorkerProgress) -> None:
+        """`kind`: the class of the error. `text`: may have values of rows."""
+        super().__init__(f"{kind} raised in a worker process")
+        self.add_note(text)  # NB: not in the message, which is logged
+        self.kind = kind
+        self.progress = progress
+        if is_final:
+            self.disposition = Disposition.HALT
+
+
+class WorkerPoison(PoisonChange):
+    """The handler raised `PoisonChange` in a worker process."""
+
+    def __init__(self, index: int, reason: str, *, item: int, progress: WorkerProgress) -> None:
+        super().__init__(index, reason, item=item)
+        self.progress = progress
 
 
 def may_be_poison(error: Exception) -> bool:

@@ -7,6 +7,7 @@ class Failpoint(Enum):
     """Points between two durable writes, in the order in which a batch passes them."""
 
     BATCH_RECEIVED = "batch-received"
+    EVENTS_RECORDED = "events-recorded"  # the tables do not contain them yet
     LOG_RESHAPED = "log-reshaped"  # the log was rewritten for a new type; the rows that need the type are not in it yet
     LOG_APPENDED = "log-appended"
     REPLICA_RESHAPED = "replica-reshaped"

@@ -1,11 +1,12 @@
-"""One contract for engines: the serial one, which calls the handler from the thread that delivers, and the pool."""
+"""One contract for engines: the serial one, and pools of threads and of processes with each order."""
 
 import json
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -13,7 +14,19 @@ import tidemark
 from tests.integration.embedding.test_engine import DEADLINE_S, QUICK, Collecting, leaves_nothing
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
-from tidemark import Batch, Change, Engine, EngineState, FlatJson, Partition, Position, SerializedChange, every
+from tidemark import (
+    Batch,
+    Change,
+    Engine,
+    EngineState,
+    FlatJson,
+    Order,
+    Partition,
+    PoolKind,
+    Position,
+    SerializedChange,
+    every,
+)
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
@@ -27,33 +40,87 @@ def state(cluster: Cluster, database: str, tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-@pytest.mark.parametrize("workers", [SERIAL, POOL])
+@dataclass(frozen=True)
+class EngineForm:
+    """How an engine calls its handler."""
+
+    workers: int
+    pool: PoolKind
+    order: Order
+
+    def __str__(self) -> str:
+        return f"{self.workers} {self.pool.value}, {self.order.value}"
+
+
+FORMS = [
+    EngineForm(SERIAL, PoolKind.THREADS, Order.TOTAL),
+    *(EngineForm(POOL, pool, order) for pool in PoolKind for order in Order),
+]
+
+
+class RecordingHandler:
+    """Records each call in files, because it may run in a worker process; it fails for a change as often as asked."""
+
+    def __init__(self, folder: Path, failures: int = 0, cause: Exception | None = None) -> None:
+        folder.mkdir()
+        self._calls, self._handled = folder / "calls", folder / "handled"
+        self._failures = failures  # of a batch with the row 1
+        self._cause = cause or OSError("away for a moment")
+
+    def __call__(self, batch: Batch) -> None:
+        ids = batch.arrow.column("_after").field("id").to_pylist()
+        with self._calls.open("a") as file:
+            file.write(json.dumps([ids, id(batch), threading.current_thread().name]) + "\n")
+        if 1 in ids and len([call for call in self.calls if 1 in call.ids]) <= self._failures:
+            raise self._cause
+        at = batch.position
+        with self._handled.open("a") as file:
+            file.write(json.dumps([ids, [at.timeline, at.commit_lsn, at.ordinal]]) + "\n")
+
+    @property
+    def calls(self) -> Sequence["HandlerCall"]:
+        return [HandlerCall(*json.loads(line)) for line in lines_of(self._calls)]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        return [number for line in lines_of(self._handled) for number in json.loads(line)[0]]
+
+    @property
+    def last(self) -> Position:
+        """The position of the batch that was handled last."""
+        timeline, commit_lsn, ordinal = json.loads(lines_of(self._handled)[-1])[1]
+        return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+
+
+class HandlerCall(NamedTuple):
+    ids: Sequence[int]
+    batch: int  # the identity of the object
+    thread: str
+
+
+def lines_of(file: Path) -> Sequence[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
 class TestEngineContract:
     @pytest.mark.feature("A09")
     def test_order_retries_events_and_the_resume_behind_a_stop(
-        self, cluster: Cluster, database: str, state: Path, workers: int
+        self, cluster: Cluster, database: str, state: Path, form: EngineForm
     ) -> None:
-        collected, again = Collecting(), Collecting()
-        seen: list[Batch] = []
+        handler, again = RecordingHandler(state.parent / "first", failures=2), RecordingHandler(state.parent / "again")
         events: list[tuple[str, int]] = []
-        threads: set[str] = set()
-
-        def handle(batch: Batch) -> None:
-            seen.append(batch)
-            threads.add(threading.current_thread().name)
-            if len(seen) <= 2:
-                raise OSError("away for a moment")
-            collected(batch)
-
         dsn = cluster.dsn(database)
         with (
             leaves_nothing(cluster),
             Engine(
                 dsn,
                 state=state,
-                handler=handle,
-                on_event=lambda event: events.append((type(event).__name__, len(collected.ids))),
-                workers=workers,
+                handler=handler,
+                on_event=lambda event: events.append((type(event).__name__, len(handler.ids))),
+                workers=form.workers,
+                pool=form.pool,
+                order=form.order,
                 commit=every(seconds=3600),
                 settings=QUICK,
             ),
@@ -61,45 +128,61 @@ class TestEngineContract:
             cluster.sql("INSERT INTO item SELECT generate_series(1, 3)", database)
             cluster.sql("TRUNCATE item", database)
             cluster.sql("INSERT INTO item VALUES (4)", database)
-            wait_until(lambda: 4 in collected.ids)
-        assert seen[0] is seen[1] is seen[2]
-        assert collected.ids == [1, 2, 3, 4]
+            wait_until(lambda: 4 in handler.ids)
+        first, *repeated = [call for call in handler.calls if 1 in call.ids]
+        assert [call.ids for call in repeated] == [first.ids] * 2
+        if form.pool is PoolKind.THREADS:
+            assert {call.batch for call in repeated} == {first.batch}, "the same object"
+        assert sorted(handler.ids) == [1, 2, 3, 4]
+        assert handler.ids[-1] == 4, "an event waits for everything before it, and everything behind it waits"
+        if form.order is Order.TOTAL:
+            assert handler.ids == [1, 2, 3, 4]
         assert ("Truncation", 3) in events
-        if workers == SERIAL:
-            assert threads == {"application"}
-        with Engine(dsn, state=state, handler=again, workers=workers, settings=QUICK):
+        if form.workers == SERIAL:
+            assert {call.thread for call in handler.calls} == {"application"}
+        with Engine(
+            dsn, state=state, handler=again, workers=form.workers, pool=form.pool, order=form.order, settings=QUICK
+        ):
             cluster.sql("INSERT INTO item VALUES (5)", database)
             wait_until(lambda: 5 in again.ids)
         assert again.ids == [5], "a stop confirms what is finished"
 
     @pytest.mark.feature("A09")
-    def test_the_error_of_the_handler_its_repetition_and_a_stop_by_the_handler(
-        self, cluster: Cluster, database: str, state: Path, workers: int
+    def test_the_error_of_the_handler_its_repetition_and_a_stop(
+        self, cluster: Cluster, database: str, state: Path, form: EngineForm
     ) -> None:
         cause = ValueError("of the handler")
-        seen: list[object] = []
+        failing, handler = RecordingHandler(state.parent / "first", 9, cause), RecordingHandler(state.parent / "again")
         dsn = cluster.dsn(database)
-
-        def fail(batch: Batch) -> None:
-            seen.extend(batch.arrow.column("_after").field("id").to_pylist())
-            raise cause
-
-        failing = Engine(dsn, state=state, handler=fail, workers=workers, retries=1, settings=QUICK)
+        engine = Engine(
+            dsn, state=state, handler=failing, workers=form.workers, pool=form.pool, order=form.order, retries=1,
+            settings=QUICK,
+        )  # fmt: skip
         with leaves_nothing(cluster):
-            failing.start()
+            engine.start()
             cluster.sql("INSERT INTO item VALUES (1)", database)
-            with pytest.raises(ValueError, match="of the handler") as raised:
-                failing.wait(DEADLINE_S)
-        assert (raised.value, seen, failing.state) == (cause, [1, 1], EngineState.STOPPED)
+            with pytest.raises((ValueError, tidemark.ConsumerFailed)) as raised:
+                engine.wait(DEADLINE_S)
+        if form.pool is PoolKind.THREADS:
+            assert raised.value is cause
+        else:
+            assert str(raised.value) == "ValueError raised in a worker process"
+        assert ([call.ids for call in failing.calls], engine.state) == ([[1], [1]], EngineState.STOPPED)
 
         def stop(batch: Batch) -> None:
-            seen.extend(batch.arrow.column("_after").field("id").to_pylist())
-            stopping.stop()
+            handler(batch)
+            if form.pool is PoolKind.THREADS:
+                stopping.stop()
 
-        stopping = Engine(dsn, state=state, handler=stop, workers=workers, settings=QUICK)
+        stopping = Engine(
+            dsn, state=state, handler=stop, workers=form.workers, pool=form.pool, order=form.order, settings=QUICK
+        )
         with leaves_nothing(cluster), stopping:
+            if form.pool is PoolKind.PROCESSES:  # whose handler cannot stop the engine
+                wait_until(lambda: handler.ids == [1])
+                stopping.stop()
             assert stopping.wait(DEADLINE_S)
-        assert seen == [1, 1, 1]
+        assert handler.ids == [1]
         assert stopping.confirmed is not None
         with pytest.raises(tidemark.IllegalTransition):
             stopping.start()
@@ -107,14 +190,14 @@ class TestEngineContract:
     @pytest.mark.feature("U04")
     @pytest.mark.feature("U16")
     def test_the_hook_of_commit_rounds_sees_what_is_stored_and_what_it_added_with_a_role_that_cannot_write(
-        self, cluster: Cluster, database: str, state: Path, workers: int
+        self, cluster: Cluster, database: str, state: Path, form: EngineForm
     ) -> None:
         role = f"reader_{database}"
         cluster.sql(f"CREATE ROLE {role} LOGIN REPLICATION")
         cluster.sql(f"ALTER ROLE {role} SET default_transaction_read_only = on")
         other = Partition(SystemIdentifier(9), Oid(5))
         added = Position(TimelineId(1), Lsn(7), 0)
-        collected = Collecting()
+        handler = RecordingHandler(state.parent / "handler")
         seen: list[Mapping[Partition, Position]] = []
 
         def hook(positions: Mapping[Partition, Position]) -> Mapping[Partition, Position]:
@@ -126,17 +209,19 @@ class TestEngineContract:
             engine = Engine(
                 cluster.dsn(database, role),
                 state=state,
-                handler=collected,
-                workers=workers,
+                handler=handler,
+                workers=form.workers,
+                pool=form.pool,
+                order=form.order,
                 update_offsets=hook,
                 settings=QUICK,
             )
             with leaves_nothing(cluster), engine:
                 cluster.sql(f"INSERT INTO item VALUES ({number})", database)
-                wait_until(partial(is_last, collected, number))
+                wait_until(partial(is_last, handler, number))
             (own,) = seen[-1].keys() - {other}
             assert (engine.confirmed, own.database) == (seen[-1][own], 0)
-            assert collected.batches[-1].position <= seen[-1][own]
+            assert handler.last <= seen[-1][own]
         assert other not in seen[0]
         assert seen[-1][other] == added
         tables = cluster.sql("SELECT relname FROM pg_class WHERE relkind = 'r' AND oid >= 16384", database)
@@ -168,8 +253,8 @@ def test_an_error_of_the_hook_and_a_refused_position_end_the_engine_and_store_no
         assert started_at(state) == before
 
 
-def is_last(collected: Collecting, number: int) -> bool:
-    return collected.ids[-1:] == [number]
+def is_last(collected: RecordingHandler, number: int) -> bool:
+    return list(collected.ids[-1:]) == [number]
 
 
 def started_at(state: Path) -> Position:

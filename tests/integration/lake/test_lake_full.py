@@ -43,7 +43,8 @@ def test_a_disk_that_is_full_at_any_write_is_reported_as_full_and_the_batch_is_r
             full.add(str(error).split(":")[0])
             disk.empty()
             fed.apply_pending()
-        assert full == {fed.path("log"), fed.path("replica"), str(fed.root / "_positions")}
+        beside = {str(fed.root / name) for name in ("_events", "_positions")}
+        assert full == {fed.path("log"), fed.path("replica"), *beside}
         assert fed.state() is TableState.LIVE
         assert replica_rows(fed.root, FOLDER) == fed.table.expected()
         assert len(log_rows(fed.root, FOLDER)) == fed.table.changes

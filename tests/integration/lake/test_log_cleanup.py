@@ -27,6 +27,7 @@ from tidemark.pipeline.delta_log.log_cleanup import (
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.sinks.event_record import FOLDER as EVENTS
 from tidemark.pipeline.sinks.sinks import Lake
 
 NAME = "table"
@@ -245,7 +246,7 @@ def test_a_batch_lists_every_delta_table_that_it_wrote_with_its_recorded_version
     lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
     lake.apply(batch(table.delivered()))
     folder = f"{DATABASE}/public/Orders"
-    assert [name for name, _ in lake.written] == [POSITIONS, f"{folder}/log", f"{folder}/replica"]
+    assert [name for name, _ in lake.written] == [POSITIONS, f"{folder}/log", f"{folder}/replica", EVENTS]
     assert all(DeltaTable(str(tmp_path / name)).version() == version for name, version in lake.written)
 
 

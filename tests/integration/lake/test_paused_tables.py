@@ -477,7 +477,7 @@ def test_a_lake_that_cannot_be_written_at_all_pauses_no_table(lake: PausedLake) 
     world = OneTable(lake)
     world.write(1)
     world.insert(2)
-    with read_only(lake.lake), pytest.raises(LakeFailed, match="_positions"):
+    with read_only(lake.lake), pytest.raises(LakeFailed, match="_events"):
         world.land()
     lake.land()
     assert lake.position(world.table).state is TableState.LIVE

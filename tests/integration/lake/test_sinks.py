@@ -420,7 +420,7 @@ def test_databases_with_any_names_have_distinct_folders(tmp_path: Path) -> None:
     lake.apply(batch(items))
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
     assert folders == ["7", "A_b-5", "a-b", "a_b", "a_b-4", "positions", "x._"]
-    assert {path.name for path in tmp_path.iterdir()} == {*folders, "_positions"}
+    assert {path.name for path in tmp_path.iterdir()} == {*folders, "_events", "_positions"}
 
 
 def test_a_recreated_database_has_a_separate_folder(tmp_path: Path) -> None:

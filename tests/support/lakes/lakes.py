@@ -147,7 +147,8 @@ def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = 
         accepted = partial(accepted_breaks, folder.root, name)
         lake = Lake(str(root), store.identity, shape_of, constants_of, accepted=accepted)
         if values:
-            lake.apply(LakeBatch(reader.outbox_id, head, values[-1].header.pointer.position, items))
+            newest_us = max(value.header.commit_time_us for value in values)
+            lake.apply(LakeBatch(reader.outbox_id, head, values[-1].header.pointer.position, items, newest_us))
         if confirm:
             reader.confirm(name, head, NO_SEQUENCE)
 

@@ -152,11 +152,14 @@ class ScriptedTable:
     def copy(self, generation: int, rows: Iterable[Row], *, complete: bool = True) -> None:
         """Make the first copy, complete or not."""
         self.rows.clear()
-        self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, True, "1:1:"))
+        begin = CopyBoundary(
+            self.next_position(), DATABASE, self.relation, generation, True, "1:1:", seen_lsn=Lsn(self.lsn + 1)
+        )
+        self.add_event(begin)
         for row in rows:
             self.insert(row, "c")
         if complete:
-            self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, False, "1:1:"))
+            self.add_event(replace(begin, position=self.next_position(), begin=False))
         else:
             self.cut()
 

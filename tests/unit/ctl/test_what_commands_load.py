@@ -42,7 +42,7 @@ LEAVES = (
     *("reader resume", "realtime off"),
     *("lake adopt", "lake check", "lake describe", "lake list"),
     *("parked drop", "parked list", "parked retry"),
-    *("realtime on", "realtime status", "rewind", "run archiver", "run server", "run sidecar"),
+    *("realtime on", "realtime status", "replay", "rewind", "run archiver", "run server", "run sidecar"),
     *("spark accept-break", "spark prepare", "spark run"),
     *("status", "table recopy", "table resume", "tail"),
 )
@@ -85,6 +85,12 @@ RUNS = {
     "reader resume": CommandRun("--state {state} nobody", STATE_ALONE, ExitCode.STATE),
     "realtime off": CommandRun("--state {state} --deadline-s 1", NODE),
     "realtime on": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
+    "replay": CommandRun(
+        "--lake {state} --table public.account --at 0/1 --to {state}/replayed",
+        HELP_ALONE,
+        ExitCode.CONFIG,
+        starts_another=True,
+    ),
     "rewind": CommandRun("--state {state} --yes", NODE | DECODER, ExitCode.CONFIG),
     "spark accept-break": CommandRun("--state {state} --accept-break", STATE_ALONE),
     "table recopy": CommandRun("--state {state} public.account", NODE, ExitCode.STATE),

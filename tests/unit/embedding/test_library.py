@@ -74,8 +74,11 @@ def handle(batch: Batch) -> None:
             lambda state: Engine(DSN, state=state, handler=handle, poison="park"),  # type: ignore[arg-type]
             "poison='park': must be one of Poison.FAIL",
         ),
-        (lambda state: Engine(DSN, state=state), "give handler, which takes batches, or change_handler: one"),
-        (lambda state: Engine(DSN, state=state, handler=handle, change_handler=handle), "or change_handler: one"),  # type: ignore[arg-type]
+        (lambda state: Engine(DSN, state=state), "give handler, which takes batches, change_handler, or a"),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, change_handler=handle),  # type: ignore[arg-type]
+            "change_handler, or a processor: one",
+        ),
         (
             lambda state: Engine(DSN, state=state, handler=handle, serializer="json"),  # type: ignore[arg-type]
             "serializer is str",

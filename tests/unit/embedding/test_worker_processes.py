@@ -12,14 +12,15 @@ import pytest
 
 from tests.support.forged.groups import batch as change_batch
 from tests.support.processes.waiting import wait_until
-from tidemark import Batch, Change, ConfigError, FlatJson, Poison, PoolKind, SerializedChange
+from tidemark import Batch, Change, ConfigError, FlatJson, PoolKind, SerializedChange
 from tidemark.embedding.engine_options import checked_pool, one_handler
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pending_batch import GivenHandler, Processing
 from tidemark.embedding.pool import HandlerPool
-from tidemark.embedding.worker_processes import WorkerProcesses, WorkerRaised
+from tidemark.embedding.worker_processes import WorkerProcesses
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.lsn import TimelineId
+from tidemark.model.poison import WorkerRaised
 from tidemark.model.position import Epoch
 
 DEADLINE_S = 60.0
@@ -198,13 +199,9 @@ def test_an_engine_beside_another_one_ends_its_workers() -> None:
         wait_until(lambda: not any(map(is_alive, pids)))
 
 
-@pytest.mark.parametrize(
-    ("workers", "poison", "message"),
-    [(0, Poison.FAIL, "a serial engine"), (1, Poison.PARK, "needs pool=PoolKind")],
-)
-def test_arguments_that_need_threads_are_refused(workers: int, poison: Poison, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        checked_pool(PoolKind.PROCESSES, workers, poison)
+def test_a_serial_engine_has_no_worker_processes() -> None:
+    with pytest.raises(ConfigError, match="a serial engine"):
+        checked_pool(PoolKind.PROCESSES, 0)
 
 
 def test_without_the_process_that_forks_workers_the_pool_ends_with_a_message(tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ class RecordingReader(FileReader):
         return super().columns(file, names)
 
 
-def files_read(root: Path, sought: list[int]) -> int:
+def files_read(root: Path, sought: list[int], schema: pa.Schema = SCHEMA, sorted_by: Sequence[str] = ()) -> int:
     """Find keys in files of eight rows, of which each can contain every key; return the number of files read."""
     table = LakeTable(str(root), "tidemark:test:replica")
-    table.create(SCHEMA, NOTHING)
+    table.create(schema, NOTHING)
     for file in range(FILES):
-        append_rows(table, keys_of(range(file, FILES * FILE_ROWS, FILES)), ["id"], NOTHING)
+        append_rows(table, keys_of(range(file, FILES * FILE_ROWS, FILES)), ["id"], NOTHING, sorted_by)
     reader = RecordingReader(table.uri)
     files = KeyedFiles(reader, listed(pa.table(table.delta.get_add_actions()), list(SCHEMA)), list(SCHEMA))
     keys = SoughtKeys(keys_of(sought))
@@ -60,6 +60,10 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_file_is_read_whose_keys_are_in_memory(tmp_path: Path) -> None:
     assert files_read(tmp_path, [4, 9]) == 0
+
+
+def test_no_file_is_read_whose_keys_are_in_memory_if_files_are_sorted_by_another_column(tmp_path: Path) -> None:
+    assert files_read(tmp_path, [4, 9], SCHEMA.append(pa.field("note", pa.string())), ["note", "id"]) == 0
 
 
 @pytest.mark.feature("L09")

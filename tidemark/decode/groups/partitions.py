@@ -266,7 +266,16 @@ def _changed(event: SchemaEvent, before: Relation | None, after: Relation | None
 def _partition_event(
     event: SchemaEvent, change: PartitionChange, target: Relation, partition: Relation
 ) -> PartitionEvent:
-    return PartitionEvent(event.position, event.lsn, event.database, event.xid, change, target, alone(partition))
+    return PartitionEvent(
+        event.position,
+        event.lsn,
+        event.database,
+        event.xid,
+        change,
+        target,
+        alone(partition),
+        commit_time_us=event.commit_time_us,
+    )
 
 
 def _struct(values: pa.StructArray, route: _PartitionRoute, partition: Oid) -> pa.StructArray:

@@ -10,7 +10,7 @@ from tidemark.decode.transactions.itemlog import Item, ItemLog
 from tidemark.decode.transactions.object_names import NO_NAMES, RecordedNames
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.decode.transactions.rowlog import RelationVersions, Row, RowChunk, RowLog
-from tidemark.model.change import TransactionEnd
+from tidemark.model.change import LogicalMessage, TransactionEnd
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.position import Position
 
@@ -104,4 +104,7 @@ class CommittedTransaction:
         self._between.release(self._port)
 
     def _with_position(self, item: Item, ordinal: int) -> Item:
-        return replace(item, position=Position(self.end.timeline, self.end.commit_lsn, ordinal))
+        position = Position(self.end.timeline, self.end.commit_lsn, ordinal)
+        if isinstance(item, LogicalMessage):
+            return replace(item, position=position)
+        return replace(item, position=position, commit_time_us=self.end.commit_time_us)

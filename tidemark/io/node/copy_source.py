@@ -28,6 +28,7 @@ from tidemark.io.node.node_errors import CopyDenied, DatabaseMissing, DataUnread
 from tidemark.io.node.seed import SeedSession
 from tidemark.io.node.source_tables import SourceTable, source_tables, value_forms
 from tidemark.io.node.standby_snapshot import ReplayWindow
+from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import FIRST_USER_OID, INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Column, Relation
@@ -82,6 +83,7 @@ class TableSnapshot:
     comments: tuple[tuple[int, str], ...] = ()  # by pg_description.objsubid: 0 for the table
     seen_lsn: Lsn = INVALID_LSN  # everything that the snapshot shows is flushed and begins before this
     timeline: TimelineId = NO_TIMELINE  # the node's timeline at that time
+    seen_time_us: int = NO_COMMIT_TIME  # of the node's clock at that time
 
 
 class _SnapshotTime(NamedTuple):
@@ -291,6 +293,12 @@ class CopySource:
         now = self.table(relation.oid) if relation.has_partition_rows else None
         if now is not None and now.partitions != self._described[now.oid].partitions:
             raise TableChanging(f"{relation.qualified_name} has other partitions than at the start of its copy")
+
+    def clock_us(self) -> int:
+        """Return the time of the node's clock, since 1970-01-01 UTC."""
+        ((time_us,),) = self._querying_node().query("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        assert isinstance(time_us, int), time_us
+        return time_us
 
     def flush(self) -> tuple[TimelineId, Lsn]:
         """Flush all that the snapshot showed: a crash could undo it otherwise; return timeline and flush LSN."""

@@ -124,26 +124,38 @@ class Pipeline:
                     return
                 if not is_alive(spark):  # first: a dead JVM may cause any kind of failure
                     raise SparkGone("Spark's JVM is gone") from error
-                full = self._full_disk(error)
-                if full is not None:
-                    self._disk_space.record_full_disk(full)
-                    self._progress.record_disk_wait(self._disk_space.reason)
-                    continue
-                unavailable = unavailable_store(self._failure or error, self._settings.lake)
-                if unavailable is not None:
-                    self._store_wait.record(unavailable)
-                    self._progress.record_store_wait(self._store_wait.reason)
-                    continue
-                outage = self._server_outage(error)
-                if outage is not None:
-                    self._server_wait.record(outage)
+                if self._waits_after(error):
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
-                self._judge(error, failed)
+                try:
+                    self._judge(error, failed)
+                except (*_RETRIED, *SERVER_OUTAGE) as found:  # the outbox or the lake was asked, and did not answer
+                    self._failure = found
+                    if self._waits_after(found):
+                        continue
+                    raise
                 self._metrics.restarts.inc()
                 stop.wait(RESTART_WAIT_S)
             else:
                 return
+
+    def _waits_after(self, error: Exception) -> bool:
+        """Return whether the query failed because of a disk, store or server that has to be waited for."""
+        full = self._full_disk(error)
+        if full is not None:
+            self._disk_space.record_full_disk(full)
+            self._progress.record_disk_wait(self._disk_space.reason)
+            return True
+        unavailable = unavailable_store(self._failure or error, self._settings.lake)
+        if unavailable is not None:
+            self._store_wait.record(unavailable)
+            self._progress.record_store_wait(self._store_wait.reason)
+            return True
+        outage = self._server_outage(error)
+        if outage is not None:
+            self._server_wait.record(outage)
+            return True
+        return False
 
     def _has_space(self) -> bool:
         """Return whether the pipeline may run; if it waits for space on a disk, notify the service manager."""

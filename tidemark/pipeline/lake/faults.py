@@ -19,6 +19,7 @@ class UnfitSettings(ConsumerFailed):
 
 
 _POSITION = (pa.field("timeline", pa.int32()), pa.field("commit_lsn", pa.int64()), pa.field("ordinal", pa.int64()))
+POSITION = pa.struct(_POSITION)
 FAULT = pa.struct(
     [
         pa.field("kind", pa.string()),
@@ -94,7 +95,7 @@ def target_columns(name: str, target: LakeEntry) -> dict[str, object]:
         and {
             "kind": fault.kind.value,
             "reason": fault.reason,
-            **_columns(fault.position),
+            **position_columns(fault.position),
             "sequence": fault.sequence,
         },
     }
@@ -108,26 +109,28 @@ def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
     if not isinstance(fault, dict):
         return LakeEntry(recorded)
     sequence = Sequence(int(fault.get("sequence") or NO_SEQUENCE))
-    return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault), sequence))
+    return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), parse_position(fault), sequence))
 
 
 def break_columns(gap: LogBreak) -> dict[str, object]:
     """Return a break as stored in the positions table."""
-    to = {f"to_{name}": value for name, value in _columns(gap.to).items()}
-    return {"reason": gap.reason, **_columns(gap.after), **to}
+    to = {f"to_{name}": value for name, value in position_columns(gap.to).items()}
+    return {"reason": gap.reason, **position_columns(gap.after), **to}
 
 
 def parse_breaks(value: object) -> tuple[LogBreak, ...]:
     """Return the breaks of a row of the positions table."""
     rows = value if isinstance(value, list) else []
-    return tuple(LogBreak(str(row["reason"]), _position(row), _position(row, "to_")) for row in rows)
+    return tuple(LogBreak(str(row["reason"]), parse_position(row), parse_position(row, "to_")) for row in rows)
 
 
-def _columns(position: Position) -> dict[str, object]:
+def position_columns(position: Position) -> dict[str, object]:
+    """Return a position as stored in the positions table."""
     return {"timeline": position.timeline, "commit_lsn": position.commit_lsn, "ordinal": position.ordinal}
 
 
-def _position(row: Mapping[str, object], prefix: str = "") -> Position:
+def parse_position(row: Mapping[str, object], prefix: str = "") -> Position:
+    """Parse the output of `position_columns`, whose names begin with `prefix`."""
     timeline, lsn, ordinal = (row[prefix + name] for name in ("timeline", "commit_lsn", "ordinal"))
     assert isinstance(timeline, int), row
     assert isinstance(lsn, int), row

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from itertools import islice
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
@@ -189,18 +191,19 @@ class LakeTable:
             self._files, self._file_fields = listed(pa.table(self.delta.get_add_actions()), fields), fields
         return self._files
 
-    def scan(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read the rows of the snapshot batch by batch."""
+    def scan(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.RecordBatchReader:
+        """Read the rows of the snapshot batch by batch; with `where`, those that match it."""
         wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         try:
-            return self.delta.to_pyarrow_dataset().scanner(columns=wanted.names).to_reader()
+            return self.delta.to_pyarrow_dataset().scanner(columns=wanted.names, filter=where).to_reader()
         except DeltaProtocolError:
             # NB: PyArrow rejects a feature that remains after its property is removed; DataFusion reads it, as string
             # views.
             names = ", ".join(map(quoted, wanted.names))
             found = QueryBuilder().register("t", self.delta).execute(f"SELECT {names} FROM t")  # noqa: S608 - quoted
             batches = (batch.cast(wanted) for batch in pa.RecordBatchReader.from_stream(found))
-            return pa.RecordBatchReader.from_batches(wanted, batches)
+            rows = pa.RecordBatchReader.from_batches(wanted, batches)
+            return rows if where is None else ds.Scanner.from_batches(rows, filter=where).to_reader()
 
     def create_with(self, rows: pa.Table, applied: Applied) -> None:
         """Create the table with `rows`, in one commit."""
@@ -382,6 +385,13 @@ class LakeTable:
         if changed:
             with self._commit(self.applied) as properties:
                 self.delta.alter.set_table_properties(changed, raise_if_not_exists=False, commit_properties=properties)
+
+    def record_property(self, name: str, value: str) -> None:
+        """Set one property; the position remains."""
+        with self._commit(self.applied) as properties:
+            self.delta.alter.set_table_properties(
+                {name: value}, raise_if_not_exists=False, commit_properties=properties
+            )
 
     def _ensure_commit(self, version: int, applied: Applied) -> None:
         if self.version == version:

@@ -339,8 +339,8 @@ def unchanged_names(changes: pa.Table, columns: Sequence[LakeColumn]) -> pa.Arra
     )
 
 
-def truncation_meta(event: Truncation, sequence: int) -> dict[str, str | int]:
-    """Return the values of `META` for a TRUNCATE, which has no time; `sequence` is its number in the outbox."""
+def truncation_meta(event: Truncation, sequence: int) -> dict[str, str | int | None]:
+    """Return the values of `META` for a TRUNCATE; `sequence` is its number in the outbox."""
     return {
         "_op": Op.TRUNCATE.value,
         "_seq": sequence,
@@ -349,6 +349,7 @@ def truncation_meta(event: Truncation, sequence: int) -> dict[str, str | int]:
         "_ordinal": event.position.ordinal,
         "_lsn": event.lsn,
         "_xid": event.xid,
+        "_commit_time": event.commit_time_us or None,  # NULL: stored by a version that did not record it
         "_origin": event.origin,
         "_before_kind": BeforeKind.NONE.value,
     }

@@ -12,6 +12,7 @@ from enum import Enum
 
 import pyarrow as pa
 
+from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
@@ -23,12 +24,15 @@ from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged
 from tidemark.pipeline.lake.faults import (
     BREAK,
     FAULT,
+    POSITION,
     UNTOUCHED,
     LakeEntry,
     LogBreak,
     break_columns,
     parse_breaks,
+    parse_position,
     parse_target,
+    position_columns,
     target_columns,
 )
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
@@ -65,6 +69,10 @@ SCHEMA = pa.schema(
         pa.field("replica_fault", FAULT),
         pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
         pa.field("pinned", pa.string()),  # the relation version whose columns are kept (schema_policy); NULL: none
+        # Of the whole lake, in the row of database 0: the latest commit in it, and after which position `_events` has
+        # all events. NULL: an earlier version of Tidemark wrote the lake last.
+        pa.field("commit_time_us", pa.int64()),
+        pa.field("events_after", POSITION),
     ]
 )
 
@@ -163,11 +171,17 @@ class Positions:
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
         self.foreign_change = ""  # to the positions table, since the last commit of Tidemark
+        self.newest_commit_us = NO_COMMIT_TIME  # of all transactions in the lake
+        self.events_after: Position | None = None  # `_events` has all later events; None: it is not written
         for row in self._rows():
             self.outbox = str(row["outbox"])
             if row["database"] != INVALID_OID:
                 table = _parse(row)
                 self.tables[table.database, table.relation] = table
+                continue
+            time_us, after = row.get("commit_time_us"), row.get("events_after")
+            self.newest_commit_us = time_us if isinstance(time_us, int) else NO_COMMIT_TIME
+            self.events_after = parse_position(after) if isinstance(after, dict) else None
 
     @property
     def applied(self) -> Applied:
@@ -213,6 +227,8 @@ class Positions:
     def _rows_of(self, outbox: str, tables: Iterable[TablePosition], applied: Applied) -> pa.Table:
         lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
         rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (lake, *tables)]
+        rows[0]["commit_time_us"] = self.newest_commit_us or None
+        rows[0]["events_after"] = position_columns(self.events_after) if self.events_after is not None else None
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
     def _rows(self) -> list[dict[str, object]]:

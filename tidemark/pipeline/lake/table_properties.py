@@ -7,6 +7,7 @@ from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 NO_PROPERTIES: Mapping[str, str] = {}
 CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties that name the source
+EXPIRED = "tidemark.expired"  # property of a log: rows of transactions up to this commit LSN may be deleted
 
 
 def table_properties(keep_hours: int) -> dict[str, str]:

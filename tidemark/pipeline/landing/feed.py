@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
@@ -29,7 +30,13 @@ def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox:
     last = headers[-1]
     ends = [header for header in headers if header.ends_group and header.commit_time_us]
     return Feed(
-        LakeBatch(outbox, last.sequence, last.pointer.position, items),
+        LakeBatch(
+            outbox,
+            last.sequence,
+            last.pointer.position,
+            items,
+            max((end.commit_time_us for end in ends), default=NO_COMMIT_TIME),
+        ),
         sum(header.row_count for header in headers if header.kind is ValueKind.BATCH),
         sum(HEADER_BYTES + header.payload_length for header in headers),
         last.pointer.position.commit_lsn,

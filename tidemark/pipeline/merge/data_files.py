@@ -94,12 +94,23 @@ class FileWriter:
     """Writes files of one table, each of one partition, sorted by key and bounded in rows and bytes."""
 
     def __init__(
-        self, uri: str, key: Sequence[str], rows_max: int, *, partition: Sequence[str] = (), data_change: bool = True
+        self,
+        uri: str,
+        key: Sequence[str],
+        rows_max: int,
+        *,
+        sought_by: Sequence[str] = (),
+        partition: Sequence[str] = (),
+        data_change: bool = True,
     ) -> None:
-        """`partition`: the partition columns."""
+        """Sort by `key`; merges find rows by the columns `sought_by`, by default the same.
+
+        `partition`: the partition columns.
+        """
         self._uri = uri
         self._partition = partition
         self._key = key
+        self._sought_by = sought_by or key
         self._rows_max = rows_max
         self._data_change = data_change
         self._encodings: ArrowEncodings | None = None
@@ -129,8 +140,8 @@ class FileWriter:
         action = write_file(
             self._uri, rows, self._encodings, self._key, data_change=self._data_change, partition=values
         )
-        fields = [rows.schema.field(name) for name in self._key]
-        KEPT.put(file_key(self._uri, action.path, fields), comparable_keys(rows, self._key))
+        fields = [rows.schema.field(name) for name in self._sought_by]
+        KEPT.put(file_key(self._uri, action.path, fields), comparable_keys(rows, self._sought_by))
         return action
 
 

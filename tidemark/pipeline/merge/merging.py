@@ -30,11 +30,13 @@ _ROW = "__tidemark_row"
 _NOTHING = Hit(_NONE, _NONE)
 
 
-def append_rows(table: LakeTable, rows: pa.Table, sorted_by: Sequence[str], applied: Applied) -> None:
-    """Append rows whose keys the replica does not contain."""
+def append_rows(
+    table: LakeTable, rows: pa.Table, key: Sequence[str], applied: Applied, sorted_by: Sequence[str] = ()
+) -> None:
+    """Append rows whose keys the replica does not contain; its files are sorted as by `merge_rows`."""
     with table.writing(applied) as change:
-        files = keyed_files(table, sorted_by)
-        writer = FileWriter(table.uri, sorted_by, file_rows(files.rows + rows.num_rows), partition=table.partition)
+        rows_max = file_rows(keyed_files(table, key).rows + rows.num_rows)
+        writer = FileWriter(table.uri, sorted_by or key, rows_max, sought_by=key, partition=table.partition)
         change.added += writer.write(laid_out(rows, table.schema))
 
 
@@ -56,7 +58,7 @@ def merge_whole_rows(table: LakeTable, net: NetRows, columns: Sequence[str], app
 
 def _write(table: LakeTable, files: KeyedFiles, plan: MergePlan, change: FileChange, sorted_by: Sequence[str]) -> None:
     merge = _Merge(files, plan, table.partition)
-    writer = FileWriter(table.uri, sorted_by, merge.rows_max, partition=table.partition)
+    writer = FileWriter(table.uri, sorted_by, merge.rows_max, sought_by=files.key, partition=table.partition)
     for added in merge.rewritten(writer):
         change.added += added
     change.removed += [files.files[file].removal(data_change=True) for file in merge.hits]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Generic
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import AFTER, BEFORE, UNCHANGED, CopyBoundary, Truncation
@@ -30,6 +31,7 @@ from tidemark.pipeline.lake.layout import (
     truncation_meta,
     unchanged_names,
 )
+from tidemark.pipeline.lake.table_properties import EXPIRED
 from tidemark.pipeline.sinks.log_table import CopiedRows, LogFormat, LogTableT
 from tidemark.pipeline.sinks.logshape import OLD, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
@@ -116,7 +118,17 @@ class ChangeLog(Generic[LogTableT]):
 
 
 def expire_rows(table: LakeTable, before_us: int) -> None:
-    """Delete the rows whose transaction was committed before a time. TRUNCATEs have no time, and stay."""
+    """Delete the rows whose transaction was committed before a time.
+
+    The property `EXPIRED` is set first: it shows from where on the log is complete.
+    """
+    expired = pc.field("_commit_time") < pa.scalar(before_us, pa.timestamp("us", tz="UTC"))
+    columns = ["_commit_lsn", "_commit_time"]
+    lsns = [pc.max(batch.column(0)).as_py() for batch in table.scan(columns, expired) if batch.num_rows]
+    if not lsns:
+        return
+    known = int(table.delta.metadata().configuration.get(EXPIRED, 0))
+    table.record_property(EXPIRED, str(max(known, *lsns)))
     table.delete(f"{quoted('_commit_time')} < {sql_time(before_us)}", table.applied)
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidemark.model.change import LogicalMessage, SchemaEvent
+from tidemark.model.change import NO_COMMIT_TIME, LogicalMessage, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import PARTITIONED, Relation
+from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
 from tidemark.pipeline.sinks.waiting import StoredItem
@@ -25,6 +26,12 @@ class LakeBatch:
     end: OutboxSequence
     position: Position  # of the last group
     items: Sequence[LakeItem]
+    commit_time_us: int = NO_COMMIT_TIME  # the latest of a transaction in it
+
+
+def batch_applied(batch: LakeBatch) -> Applied:
+    """Return what a lake contains after `batch`."""
+    return Applied(batch.end, batch.position)
 
 
 @dataclass(slots=True, eq=False)

@@ -219,7 +219,7 @@ class Replica:
         if self._keeps_deleted and is_copied:
             compacted = replace(compacted, puts=not_deleted(compacted.puts))
         if compacted.only_new:
-            append_rows(table, compacted.puts, identity.sorted_by, applied)
+            append_rows(table, compacted.puts, key, applied, identity.sorted_by)
         else:
             merge_rows(table, compacted, key, applied, identity.sorted_by)
 

@@ -33,10 +33,13 @@ from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS
+from tidemark.pipeline.sinks.event_record import FOLDER as EVENTS
+from tidemark.pipeline.sinks.event_record import EventRecord
 from tidemark.pipeline.sinks.lake_batch import (
     LakeBatch,
     LakeItem,
     SplitBatch,
+    batch_applied,
     first_relation,
     latest_relation,
     split_items,
@@ -102,6 +105,10 @@ class Lake:
             locks=locks or TableLocks(),
         )
         self._writes.upkeep[POSITIONS] = Upkeep("", NEVER_WRITTEN, (), 0, keep_hours)
+        if self.positions.events_after is None:
+            self.positions.events_after = self.positions.applied.position
+        self._events = EventRecord(self.root, identity.capture, shapes, constants, dialects or {})
+        self._keep_hours = keep_hours
         self._is_over = is_over
         self._config = config
         self._clock = SystemClock()
@@ -201,6 +208,7 @@ class Lake:
         self._add_maintained(split)
         self._add_stopped(split)
         self._add_changed(split)
+        recorded = self._events.record(split.tables, batch_applied(batch), self._keep_hours)
         self._choose_folders(split)
         write = partial(self._slow_writes.timed, partial(apply_batch, since=since, is_over=self._is_over))
         threads, turns = _turns_for(split)
@@ -236,7 +244,7 @@ class Lake:
         touched += [self._messages_reached(of, result(target)) for of, target in messages]
         passed(Failpoint.TABLES_DONE)
         self.positions.check_present()  # a lake that disappeared meanwhile is no fault of its tables
-        applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
+        applied = batch_applied(batch)
         if applied.position < self.positions.applied.position:
             applied = replace(applied, position=self.positions.applied.position)
         # NB: after a crash, a table without items may be ahead; it is recorded with its next changes. All recorded
@@ -248,7 +256,10 @@ class Lake:
             for table in touched
             if (table.database, table.relation) not in idle or table.position <= applied.position
         ]
+        self.positions.newest_commit_us = max(self.positions.newest_commit_us, batch.commit_time_us)
         self._record(batch.outbox, touched, applied, done)
+        if recorded is not None:
+            self._beside.append((EVENTS, recorded))
         passed(Failpoint.POSITIONS_WRITTEN)
 
     def _rebase_deferred(self, batch: LakeBatch, since: OutboxSequence) -> None:

@@ -57,7 +57,7 @@ class ChangeForm:
         return pa.RecordBatch.from_arrays(arrays, schema=self.wanted)
 
     def truncation(self, event: Truncation, sequence: int) -> pa.RecordBatch:
-        """Return the row of a TRUNCATE, which has no values of the table and no time."""
+        """Return the row of a TRUNCATE, which has no values of the table."""
         row = truncation_meta(event, sequence) | {TABLE: event.relation.qualified_name}
         return pa.RecordBatch.from_pylist([row], schema=self.wanted)
 

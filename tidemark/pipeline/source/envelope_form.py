@@ -84,7 +84,7 @@ class EnvelopeForm:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.wanted.names], schema=self.wanted)
 
     def truncation(self, event: Truncation, sequence: int) -> pa.RecordBatch:  # noqa: ARG002 - of the protocol
-        """Return the event of a TRUNCATE, which has no time."""
+        """Return the event of a TRUNCATE, without its time."""
         named = self._named(event.database, event.relation)
         source = named | {"snapshot": "false", "txId": event.xid, "lsn": event.lsn}
         return pa.RecordBatch.from_pylist([{"op": Op.TRUNCATE.value, "source": source}], schema=self.wanted)

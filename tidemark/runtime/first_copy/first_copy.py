@@ -341,7 +341,8 @@ class FirstCopy:
         if relation is None:
             return None
         timeline, seen_lsn = source.flush()
-        return replace(snapshot, relation=relation, seen_lsn=seen_lsn, timeline=timeline)
+        seen_time_us = source.clock_us()
+        return replace(snapshot, relation=relation, seen_lsn=seen_lsn, timeline=timeline, seen_time_us=seen_time_us)
 
     def _shown(self, relation: Relation) -> Relation | None:
         """Return the version under which a table's rows are delivered; None: not under its own name, or not at all."""
@@ -374,7 +375,15 @@ class FirstCopy:
             timeline=snapshot.timeline,
         )
         begin = CopyBoundary(
-            position, key[0], snapshot.relation, generation, True, snapshot.snapshot, snapshot.comments
+            position,
+            key[0],
+            snapshot.relation,
+            generation,
+            True,
+            snapshot.snapshot,
+            snapshot.comments,
+            seen_lsn=snapshot.seen_lsn,
+            seen_time_us=snapshot.seen_time_us,
         )
         self._hand_over(position, [begin], 0, 0, (*key, progress))
         for first, batch, byte_count in chain([] if foremost is None else [foremost], built):

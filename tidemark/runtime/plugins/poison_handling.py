@@ -24,7 +24,7 @@ from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConsumerFailed, TidemarkError
-from tidemark.model.poison import Poison, PoisonChange
+from tidemark.model.poison import Poison, PoisonChange, WorkerRaised
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import CaptureContext
 from tidemark.wire.parked import ParkedChange, SkippedChange
@@ -304,7 +304,9 @@ class ParkedRetries:
 def reason_of(error: Exception) -> str:
     """Return the reason for people. NB: the text of an error of the handler may contain values of rows."""
     if isinstance(error, PoisonChange):
-        return error.reason or type(error).__name__
+        return error.reason or PoisonChange.__name__
+    if isinstance(error, WorkerRaised):
+        return error.kind
     cause = error.__cause__ if isinstance(error, ConsumerFailed) and error.__cause__ is not None else error
     return type(cause).__name__
 

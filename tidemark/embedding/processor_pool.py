@@ -1,0 +1,144 @@
+"""The thread that hands the stream to a processor, and what the processor has finished of it."""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from itertools import count
+
+from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
+from tidemark.embedding.pool import HandlerPool
+from tidemark.embedding.processor import Processor, ProcessorPart
+from tidemark.engine.batch import Batch
+from tidemark.engine.dispatch import Dispatch, Dispatched
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log
+from tidemark.model.change import EngineEvent
+
+THREAD_NAME = "tidemark-processor"
+POLL_S = 0.1  # how soon an error of a call in the pool is noticed by a thread that waits for space
+StreamPart = Batch | PendingBatch | EngineEvent | RetriedChange
+
+
+class ProcessorPool:
+    """Implements `PartPool` for a processor; `submit` of its `WorkerPool` calls functions in a `HandlerPool`."""
+
+    def __init__(
+        self,
+        processor: Processor,
+        processing: Processing,
+        *,
+        workers: int,
+        retries: int,
+        backoff: tuple[float, float],
+        log: Log,
+    ) -> None:
+        """Start nothing."""
+        self._processor = processor
+        self._processing = processing
+        self._calls: HandlerPool[Callable[[], None]] = HandlerPool(
+            lambda call: call(), workers=workers, retries=retries, backoff=backoff, log=log
+        )
+        self._clock = SystemClock()
+        self._dispatch: Dispatch[StreamPart] = Dispatch()
+        self._unfinished: set[Dispatched[StreamPart]] = set()  # of those that the processor has
+        self._lanes = count()
+        self._error: BaseException | None = None
+        self._is_ending = self._is_over = self._is_abandoned = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._calls.start()
+        self._thread.start()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The first error of the processor, or of a call in the pool after its last retry."""
+        return self._error or self._calls.error
+
+    @property
+    def settled_units(self) -> int:
+        """The length of the finished prefix."""
+        return self._dispatch.settled_units
+
+    def submit(self, parts: Sequence[tuple[StreamPart, Hashable | None]], byte_count: int) -> bool:
+        """Add the next unit of the stream: the order of its parts is the processor's concern."""
+        with self._changed:
+            if self._is_ending or self._is_over:
+                return False
+            self._dispatch.add([(part, next(self._lanes)) for part, _ in parts], byte_count)
+            self._changed.notify_all()
+        return True
+
+    def wait_below(self, bytes_max: int) -> None:
+        """Wait until at most `bytes_max` are unfinished, or nothing more is handed over."""
+        with self._changed:
+            while not (self._is_ending or self.error or self._dispatch.unsettled_bytes <= bytes_max):
+                self._changed.wait(POLL_S)
+
+    def is_own(self, thread: threading.Thread) -> bool:
+        """Return whether a thread calls the processor, or is one of its pool."""
+        return thread is self._thread or self._calls.is_own(thread)
+
+    def drain(self, within_s: float) -> tuple[str, ...]:
+        """Hand over what waits, stop the processor, then end the pool; return the names of threads that remain."""
+        until_s = self._clock.monotonic_s() + within_s
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(within_s)
+        names = self._calls.drain(max(0.0, until_s - self._clock.monotonic_s()))
+        with self._changed:
+            self._is_over = self._is_abandoned = True
+            self._changed.notify_all()
+        return (*names, THREAD_NAME) if self._thread.is_alive() else names
+
+    def _run(self) -> None:
+        self._guarded(self._hand_over)
+        self._guarded(self._processor.stop)
+
+    def _hand_over(self) -> None:
+        self._processor.start(_SubmittedCalls(self._calls))
+        while (taken := self._next()) is not None:
+            assert not isinstance(taken.part, RetriedChange), "an engine with a processor has no retries"
+            self._processor.process(ProcessorPart(taken.part, self._processing, partial(self._finish, taken)))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - the one place: it ends the engine, with this cause
+            with self._changed:
+                self._error = self._error or error
+                self._is_over = True
+                self._changed.notify_all()
+
+    def _next(self) -> Dispatched[StreamPart] | None:
+        """Wait for the next part; None if there is none any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._is_ending or self._dispatch.ready_count)
+            taken = None if self._is_over else self._dispatch.take()
+            if taken is not None:
+                self._unfinished.add(taken)
+            return taken
+
+    def _finish(self, taken: Dispatched[StreamPart]) -> None:
+        with self._changed:
+            if self._is_abandoned or taken not in self._unfinished:
+                return
+            self._unfinished.remove(taken)
+            self._dispatch.finish(taken)
+            self._changed.notify_all()
+
+
+class _SubmittedCalls:
+    """Implements `WorkerPool`."""
+
+    def __init__(self, calls: HandlerPool[Callable[[], None]]) -> None:
+        self._calls = calls
+        self._numbers = count()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Add a call."""
+        self._calls.submit([(call, next(self._numbers))], 0)
