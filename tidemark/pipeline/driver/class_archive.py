@@ -74,9 +74,8 @@ def create_archive(folder: ProcessFolder, java_home: Path, classes: Path, class_
         raise StateFull(f"less than 1 GB is free under {archives}", hint="free space there and repeat the command")
     with TemporaryDirectory(prefix="unfinished-", dir=archives) as unfinished:
         written = Path(unfinished) / "classes.jsa"
-        java = java_home / "bin" / "java"
         options = (f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={written}", "-cp", class_path)
-        command = [java, "-Xshare:dump", HEAP, *COMPILERS.split(), *options]
+        command = [str(java_home / "bin" / "java"), "-Xshare:dump", HEAP, *COMPILERS.split(), *options]
         try:
             process = subprocess.run(command, capture_output=True, text=True, timeout=CREATE_S_MAX, check=False)
         except subprocess.TimeoutExpired as error:
