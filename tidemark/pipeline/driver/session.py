@@ -15,6 +15,7 @@ import tidemark
 from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.driver.checkpoint_files import serve_checkpoints
+from tidemark.pipeline.driver.class_archive import archive_options
 from tidemark.pipeline.driver.helper_python import helper_python
 from tidemark.pipeline.driver.java import java_home
 from tidemark.pipeline.failures import first_reason
@@ -89,7 +90,8 @@ def end_session(spark: SparkSession) -> None:
 def _start(
     master: str, folder: ProcessFolder, umask: int, *, driver_memory: str, local_checkpoint: bool
 ) -> SparkSession:
-    os.environ["JAVA_HOME"] = str(java_home(os.environ, folder.root.absolute()))
+    java = java_home(os.environ, folder.root.absolute())
+    os.environ["JAVA_HOME"] = str(java)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = NO_PYTHON
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
@@ -99,7 +101,7 @@ def _start(
         os.environ["PYSPARK_PYTHON"] = helper_python(os.environ["PYTHONPATH"], folder.root.absolute())
     builder = SparkSession.builder.appName("tidemark").master(master)
     settings = {
-        "spark.driver.defaultJavaOptions": JAVA_OPTIONS,
+        "spark.driver.defaultJavaOptions": f"{JAVA_OPTIONS} {archive_options(folder.root, java)}".rstrip(),
         "spark.driver.memory": driver_memory,
         "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",  # Hadoop sets modes explicitly
         "spark.driver.maxResultSize": "0",  # a batch is bounded by bytes before Spark receives it
