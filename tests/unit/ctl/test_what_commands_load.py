@@ -43,7 +43,7 @@ LEAVES = (
     *("lake adopt", "lake check", "lake describe", "lake list"),
     *("parked drop", "parked list", "parked retry"),
     *("realtime on", "realtime status", "replay", "rewind", "run archiver", "run server", "run sidecar"),
-    *("spark accept-break", "spark run"),
+    *("spark accept-break", "spark prepare", "spark run"),
     *("status", "table recopy", "table resume", "tail"),
 )
 READ_ALONE = ("archive status", "parked list", "reader list", "realtime status", "status")
@@ -97,7 +97,13 @@ RUNS = {
     "table resume": CommandRun("--state {state} public.account", STATE_ALONE, ExitCode.CONFIG),
     "tail": CommandRun(NOWHERE, NODE | DECODER, ExitCode.NODE_UNREACHABLE),
 }
-DAEMONS = {"run archiver", "run server", "run sidecar", "spark run"}  # the command is replaced by another program
+DAEMONS = {
+    "run archiver",
+    "run server",
+    "run sidecar",
+    "spark prepare",
+    "spark run",
+}  # the command is replaced by another program
 
 
 def declared() -> set[str]:

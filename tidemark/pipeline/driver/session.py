@@ -15,6 +15,7 @@ import tidemark
 from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.driver.checkpoint_files import serve_checkpoints
+from tidemark.pipeline.driver.class_archive import archive_options
 from tidemark.pipeline.driver.helper_python import helper_python
 from tidemark.pipeline.driver.java import java_home
 from tidemark.pipeline.failures import first_reason
@@ -66,7 +67,10 @@ def make_session(
     umask = 0o777 & ~folder.folder_mode
     before = os.umask(umask)  # for Spark's files; our files set their modes, and the user decides about the lake's
     try:
-        settings = _settings(umask, driver_memory, local_checkpoint=local_checkpoint)
+        java = java_home(os.environ, folder.root.absolute())
+        java_options = f"{JAVA_OPTIONS} {archive_options(folder.root, java)}".rstrip()
+        settings = _settings(java_options, umask, driver_memory, local_checkpoint=local_checkpoint)
+        os.environ["JAVA_HOME"] = str(java)
         return _start(master, folder, {**settings, **more}, serves_checkpoints=local_checkpoint)
     finally:
         os.umask(before)
@@ -97,9 +101,9 @@ def end_session(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _settings(umask: int, driver_memory: str, *, local_checkpoint: bool) -> dict[str, str]:
+def _settings(java_options: str, umask: int, driver_memory: str, *, local_checkpoint: bool) -> dict[str, str]:
     settings = {
-        "spark.driver.defaultJavaOptions": JAVA_OPTIONS,
+        "spark.driver.defaultJavaOptions": java_options,
         "spark.driver.memory": driver_memory,
         "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",  # Hadoop sets modes explicitly
         "spark.driver.maxResultSize": "0",  # a batch is bounded by bytes before Spark receives it
@@ -118,8 +122,8 @@ def _settings(umask: int, driver_memory: str, *, local_checkpoint: bool) -> dict
 def _start(
     master: str, folder: ProcessFolder, settings: Mapping[str, str], *, serves_checkpoints: bool
 ) -> SparkSession:
-    os.environ["JAVA_HOME"] = str(java_home(os.environ, folder.root.absolute()))
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = NO_PYTHON
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
     os.environ["TZ"] = "UTC"
     if master.startswith("local"):

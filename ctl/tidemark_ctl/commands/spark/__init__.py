@@ -8,6 +8,11 @@ COMMANDS = {
     "accept-break": Entry(
         "spark.accept_break", "Let diverged logs of logical messages continue, with a recorded break.", "accept"
     ),
+    "prepare": Entry(
+        "spark.prepare",
+        "Create an archive of Spark's classes in STATE: the pipeline starts in two thirds of the time.",
+        "prepare_spark",
+    ),
     "run": Entry(
         "spark.run",
         "Run the pipeline: change log and replica of each captured table, as Delta tables under LAKE.",
