@@ -64,7 +64,7 @@ def batch_schema(columns: pa.StructType) -> pa.Schema:
     return pa.schema([*META_FIELDS, pa.field(BEFORE, columns), pa.field(AFTER, columns)])
 
 
-class PackedRows(Protocol):
+class GivenRows(Protocol):
     """Rows that are not in memory as columns yet; their position and number are known."""
 
     @property
@@ -108,7 +108,7 @@ class ChangeBatch:
 
     database: Oid
     relation: Relation
-    given: pa.RecordBatch | PackedRows
+    given: pa.RecordBatch | GivenRows
 
     @property
     def rows(self) -> pa.RecordBatch:
