@@ -1,7 +1,6 @@
 """A load on a server with sidecar and pipeline, and what their processes use meanwhile."""
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -71,15 +70,18 @@ class RunningPipeline:
         self._sidecar = sidecar
         self.lake = root / "lake"
         self._log_path = root / "pipeline.log"
-        self._spark_conf = root / "spark-conf"
+        self._logging = root / "log4j2.properties"
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.started_s = 0.0
 
+    def prepare(self) -> None:
+        """Create the archive of Spark's classes."""
+        subprocess.run([*CDCCTL, "spark", "prepare", "--state", str(self._sidecar.folder.root)], cwd=ROOT, check=True)
+
     def start(self, *options: str) -> None:
         """Start it."""
-        self._spark_conf.mkdir(exist_ok=True)
-        (self._spark_conf / "log4j2.properties").write_text(LOGGING)
+        self._logging.write_text(LOGGING)
         self.started_s = time.time()
         with self._log_path.open("ab") as log:
             state = str(self._sidecar.folder.root)
@@ -87,9 +89,9 @@ class RunningPipeline:
                 [
                     *(*CDCCTL, "spark", "run", "--state", state, "--lake", str(self.lake), "--master", "local[2]"),
                     *("--metrics-port", str(self._port), *options),
+                    *("--conf", f"spark.driver.extraJavaOptions=-Dlog4j2.configurationFile={self._logging}"),
                 ],
                 cwd=ROOT,
-                env={**os.environ, "SPARK_CONF_DIR": str(self._spark_conf)},
                 stdout=log,
                 stderr=log,
             )
