@@ -122,7 +122,7 @@ def _settings(java_options: str, umask: int, driver_memory: str, *, local_checkp
 def _start(
     master: str, folder: ProcessFolder, settings: Mapping[str, str], *, serves_checkpoints: bool
 ) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of executors; on the driver's host it is there as well
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = NO_PYTHON
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
     os.environ["TZ"] = "UTC"
