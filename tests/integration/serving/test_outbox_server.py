@@ -29,6 +29,7 @@ from tidemark.io.flight.remote_errors import (
     ServerBusy,
     ServerUnreachable,
     TokenRefused,
+    translated_error,
 )
 from tidemark.io.flight.server_address import BadServerAddress, BadToken, ServerAddress
 from tidemark.io.flight.server_token import load_server_token, make_server_token
@@ -405,3 +406,8 @@ def test_a_batch_of_arrow_has_the_stored_bytes(state: Path) -> None:
         sent = RawClient(url).stream(ALL).read_all()
         expected = stored_in(local)
     assert sent.column("chunk").to_pylist() == expected
+
+
+def test_a_call_that_a_stopping_server_cancels_is_an_outage() -> None:
+    cancelled = flight.FlightCancelledError("Flight cancelled call, with message: CANCELLED")
+    assert isinstance(translated_error(cancelled, ServerAddress("grpc://127.0.0.1:1")), ServerUnreachable)

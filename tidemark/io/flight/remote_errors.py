@@ -88,7 +88,8 @@ def translated_error(error: pa.ArrowException, address: ServerAddress) -> Tidema
     if "certificate verify failed" in text or "Hostname Verification" in text or "not match" in text:
         reason = text.rpartition(": ")[2]
         return CertificateRefused(f"the certificate of the outbox server at {address.url} is refused: {reason}")
-    if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError):
+    # NB: a server that stops cancels the calls in progress.
+    if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError):
         return ServerUnreachable(f"the outbox server at {address.url} does not answer: {text}")
     return StateError(f"the outbox server at {address.url} failed: {text}")
 
