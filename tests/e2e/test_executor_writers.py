@@ -55,7 +55,7 @@ def test_a_job_writes_the_rows_of_a_run_and_names_a_renumbered_outbox(tmp_path: 
         written = writers.write(LogFiles(str(table), schema), run)
         assert written is not None
         assert [action.path for action in written.added] == [path.name for path in table.glob("*.parquet")]
-        with pytest.raises(OutboxReplaced, match="the batch is of another"):
+        with pytest.raises(OutboxReplaced, match="and the query reads another"):
             writers.write(LogFiles(str(table), schema), run_of(outbox, "another"))
 
 

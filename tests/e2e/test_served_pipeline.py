@@ -37,10 +37,6 @@ def test_a_pipeline_of_another_user_writes_each_change_once_while_the_server_res
 ) -> None:
     certificate = Certificate.of_years(tmp_path / "tls", 2020, 2050)
     listen = f"127.0.0.1:{free_port()}"
-    tls = {
-        "TIDEMARK_SERVER__TLS_CERTIFICATE": str(certificate.path),
-        "TIDEMARK_SERVER__TLS_KEY": str(certificate.key),
-    }
     with ExitStack() as stack:
         database = stack.enter_context(database_in(cluster, "served"))
         cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
@@ -64,7 +60,7 @@ def test_a_pipeline_of_another_user_writes_each_change_once_while_the_server_res
         (unreachable,) = other.events(OUTAGE)
         assert f"the outbox server at grpc+tls://{listen} does not answer" in str(unreachable["error"])
         assert "check that `cdcctl run server` runs there" in str(unreachable["hint"])
-        with served_outbox(state, "--listen", listen, **tls):
+        with served_outbox(state, "--listen", listen, **certificate.settings):
             wait_for(equal, "the first copy", other.log)
             cluster.sql("UPDATE account SET note = 'changed' WHERE id % 7 = 0", database)
             cluster.sql("DELETE FROM account WHERE id % 11 = 0", database)
@@ -76,7 +72,7 @@ def test_a_pipeline_of_another_user_writes_each_change_once_while_the_server_res
             cluster.sql(f"INSERT INTO account SELECT n, 'late' FROM generate_series({first}, {first + 9}) n", database)
         wait_for(lambda: len(other.events(OUTAGE)) == 2, "the second wait", other.log)
         assert other.waited_s() > 0
-        with served_outbox(state, "--listen", listen, **tls):
+        with served_outbox(state, "--listen", listen, **certificate.settings):
             cluster.sql("UPDATE account SET id = id + 10000 WHERE id = 1", database)
             wait_for(equal, "the changes after the restart", other.log)
             assert other.waited_s() == 0

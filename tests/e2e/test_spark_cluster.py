@@ -88,10 +88,6 @@ def test_executors_write_large_runs_once_while_worker_master_and_server_end(
 ) -> None:
     certificate = Certificate.of_years(tmp_path / "tls", 2020, 2050)
     listen = f"127.0.0.1:{free_port()}"
-    tls = {
-        "TIDEMARK_SERVER__TLS_CERTIFICATE": str(certificate.path),
-        "TIDEMARK_SERVER__TLS_KEY": str(certificate.key),
-    }
     with ExitStack() as stack:
         database = stack.enter_context(database_in(cluster, "spread"))
         cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
@@ -104,7 +100,7 @@ def test_executors_write_large_runs_once_while_worker_master_and_server_end(
         spark.add_worker()
         server = ExitStack()
         stack.callback(server.close)
-        server.enter_context(served_outbox(state, "--listen", listen, **tls))
+        server.enter_context(served_outbox(state, "--listen", listen, **certificate.settings))
         pipeline = other.start("--master", spark.url, SPARK_LOCAL_IP="127.0.0.1")
         stack.callback(end, pipeline)
 
@@ -132,7 +128,7 @@ def test_executors_write_large_runs_once_while_worker_master_and_server_end(
             table.insert()
         wait_for(lambda: table.files() > files, "a job", other.log)
         server.close()
-        server.enter_context(served_outbox(state, "--listen", listen, **tls))
+        server.enter_context(served_outbox(state, "--listen", listen, **certificate.settings))
         wait_until_equal("the changes of a batch in which the server was restarted")
 
         spark.kill_master()

@@ -41,6 +41,11 @@ class Certificate:
     path: Path
     key: Path
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the environment of a server that uses it."""
+        return {"TIDEMARK_SERVER__TLS_CERTIFICATE": str(self.path), "TIDEMARK_SERVER__TLS_KEY": str(self.key)}
+
     @classmethod
     def of_years(cls, folder: Path, first: int, last: int) -> "Certificate":
         """Create one that is valid from one year to another; `openssl req` makes none that has expired."""

@@ -16,8 +16,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.sinks.lake_batch import LakeItem
-from tidemark.pipeline.source.offsets import OutboxReplaced
-from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.pipeline.source.outbox_port import OutboxPort, check_not_renumbered
 from tidemark.pipeline.source.unread_rows import UnreadRows
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import KINDS, ValueHeader, ValueKind
@@ -73,8 +72,7 @@ def _read(
         headers.append(header)
         if header.kind in ITEMS:
             items.append((header.sequence, value.item() if isinstance(value, OutboxValue) else value))
-    if outbox.outbox_id != outbox_id:  # NB: after the values, which are of this outbox only if it still has its name
-        raise OutboxReplaced(f"the outbox was renumbered: it is {outbox.outbox_id}, and the query reads {outbox_id}")
+    check_not_renumbered(outbox, outbox_id)
     check_complete(headers[0], headers[-1])
     return make_feed(headers, items, outbox_id)
 

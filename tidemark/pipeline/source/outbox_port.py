@@ -10,6 +10,7 @@ from typing import Protocol
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
+from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
@@ -75,3 +76,12 @@ class OutboxPort(Protocol):
 
     def check_active(self, reader: str) -> None:
         """Raise `ReaderLapsed` if a reader has lapsed."""
+
+
+def check_not_renumbered(outbox: OutboxPort, outbox_id: str) -> None:
+    """Raise `OutboxReplaced` if the outbox has another name than `outbox_id`.
+
+    NB: to be called after values were read: they are of this outbox only if it still has its name.
+    """
+    if outbox.outbox_id != outbox_id:
+        raise OutboxReplaced(f"the outbox was renumbered: it is {outbox.outbox_id}, and the query reads {outbox_id}")

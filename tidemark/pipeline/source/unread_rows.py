@@ -8,8 +8,7 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.errors import InternalError
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.source.offsets import OutboxReplaced
-from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.pipeline.source.outbox_port import OutboxPort, check_not_renumbered
 from tidemark.wire.values import ValueHeader
 
 
@@ -56,8 +55,7 @@ def read_batches(outbox: OutboxPort, outbox_id: str, sequences: list[OutboxSeque
     wanted = frozenset(sequences)
     after = OutboxSequence(sequences[0] - 1)
     items = [value.item() for value in outbox.read(after, sequences[-1], lambda header: header.sequence in wanted)]
-    if outbox.outbox_id != outbox_id:  # NB: after the values, which are of this outbox only if it still has its name
-        raise OutboxReplaced(f"the outbox was renumbered: it is {outbox.outbox_id}, and the batch is of {outbox_id}")
+    check_not_renumbered(outbox, outbox_id)
     batches = [item for item in items if isinstance(item, ChangeBatch)]
     if len(batches) != len(sequences):
         raise InternalError(f"{len(batches)} of {len(sequences)} values of rows after {after} in {outbox.place}")
