@@ -7,7 +7,7 @@ from tidemark.decode.transactions.pending_children cimport PendingChildren
 from tidemark.decode.datum.lookup cimport IntegerMap
 
 cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
-cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING
+cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING, IS_REWRITE
 cdef long long FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
 cdef long long POSTGRES_EPOCH_US
 cdef unsigned int NO_TUPLE
@@ -21,7 +21,7 @@ cdef unsigned int XACT_COMMIT, XACT_ABORT, XACT_HAS_INFO, COMMIT_MAIN, ABORT_MAI
 cdef unsigned int COMMIT_HAS_CHILDREN
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_FROM_OLD
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
-cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
+cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, OP_REWRITE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
 cdef unsigned int BLOCK_ID_MAX, ID_TOP_XID, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT
 cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
 cdef unsigned int TUPLE_HEADER
@@ -37,7 +37,8 @@ cdef class RowExtractor:
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
     cdef bint is_new
-    cdef IntegerMap xids, files, tablespaces, passed_files
+    cdef IntegerMap xids, files, tablespaces, passed_files, own_files, own_databases, own_tablespaces
+    cdef unsigned char insert_op
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
@@ -55,6 +56,9 @@ cdef class RowExtractor:
                              long long others_lsn) except -1
 
     cpdef set_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
+
+    cpdef set_own_file(self, unsigned long long top, unsigned int spc, unsigned int db, unsigned long long rel,
+                       long long value)
 
     cpdef set_passed_file(self, unsigned int spc, unsigned long long db, unsigned long long rel)
 
@@ -99,6 +103,10 @@ cdef class RowExtractor:
     @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", is_known=bint, changes_rows=bint)
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                           unsigned int info, long long state) except -1 nogil
+
+    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", number="long long",
+                   is_rewrite=bint)
+    cdef int process_own(self, unsigned int rmgr, unsigned int info, unsigned long long top) except -1 nogil
 
     cdef inline int is_complete(self, long long xid) except -1 nogil
 
