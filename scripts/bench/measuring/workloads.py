@@ -1,4 +1,4 @@
-"""The WAL for the decoders: three workloads, each in a separate database of one PostgreSQL 15."""
+"""The WAL for the decoders: workloads, each in a separate database of one PostgreSQL 15."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -184,6 +184,7 @@ OTHER_WORKLOADS: Mapping[str, Workload] = {
     "rewrite": Workload("ALTER TABLE that rewrites the rows", _prepare_copied, _rewrite),
 }
 """Workloads of single benchmarks."""
+ALL_WORKLOADS: Mapping[str, Workload] = {**WORKLOADS, **OTHER_WORKLOADS}
 
 
 @contextmanager
@@ -195,7 +196,7 @@ def node() -> Iterator[Cluster]:
 
 def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[[str, str, Path], None]) -> Recording:
     """Run a workload after creating slots and state; copy its WAL afterwards."""
-    workload = {**WORKLOADS, **OTHER_WORKLOADS}[name]
+    workload = ALL_WORKLOADS[name]
     cluster.sql(f"CREATE DATABASE {name}")
     archive, state = folder / f"{name}-wal", folder / f"{name}-state"
     with cluster.connect(name) as session:

@@ -24,8 +24,9 @@ from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions import extract, pending_rows
+from tidemark.decode.transactions import extract, file_versions, pending_rows
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.page import RecordBlock
@@ -34,11 +35,15 @@ from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap
 slow_lookup = interpreted("tidemark.decode.datum.lookup")
 slow_pending = interpreted("tidemark.decode.transactions.pending_rows")
 slow_children = interpreted("tidemark.decode.transactions.pending_children")
+slow_files = interpreted(
+    "tidemark.decode.transactions.file_versions", stand_in={"tidemark.decode.datum.lookup": slow_lookup}
+)
 slow_extract = interpreted(
     "tidemark.decode.transactions.extract",
     stand_in={
         "tidemark.decode.datum.lookup": slow_lookup,
         "tidemark.decode.transactions.pending_rows": slow_pending,
+        "tidemark.decode.transactions.file_versions": slow_files,
         "tidemark.decode.transactions.pending_children": slow_children,
     },
 )
@@ -338,8 +343,7 @@ def test_records_omitted_from_blocks_have_no_effect(steps: list[tuple[str, int]]
 class Extraction:
     """An extractor, compiled or not, with its buffers."""
 
-    def __init__(self, extractor: ModuleType, holder: ModuleType, complete_from: int) -> None:
-        self.module = extractor
+    def __init__(self, extractor: ModuleType, holder: ModuleType, files: ModuleType, complete_from: int) -> None:
         self.entries, self.arranged = (bytearray(pending_rows.ROWS_MAX * row_entries.ENTRY_BYTES) for _ in range(2))
         self.runs, self.ends, self.slots = (
             [array("q", bytes(8 * length)) for _ in range(count)]
@@ -350,22 +354,22 @@ class Extraction:
             )
         )
         self.pending = holder.PendingRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
-        self.extractor = extractor.RowExtractor(0x1C, complete_from, self.pending)
+        self.files = files.FileVersions()
+        self.extractor = extractor.RowExtractor(0x1C, complete_from, self.pending, self.files)
 
     def know(self, files: set[int], xids: dict[int, int], unselected: Collection[int] = ()) -> None:
-        known = self.module
         for number, file in enumerate(sorted(files)):
-            has_rows = known.NO_ROWS if file == TOAST else known.FIRST_VERSION + number
+            has_rows = NO_ROWS if file == TOAST else FIRST_VERSION + number
             if file in unselected:
-                has_rows = known.NONE - number
-            self.extractor.set_file(1663, DATABASE, file, has_rows)
+                has_rows = extract.NONE - number
+            self.files.set(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
             self.extractor.set_xid_state(xid, state)
 
     def know_own(self, files: dict[tuple[int, int], int]) -> None:
         """Set the states of files that single transactions see: by top-level xid and file."""
         for (top, file), state in files.items():
-            self.extractor.set_own_file(top, 1663, DATABASE, file, state)
+            self.files.set_own(top, 1663, DATABASE, file, state)
 
     def all_of(self, block: RecordBlock) -> list[object]:
         """Return everything that is extracted from a block, call by call; the records that end a call are skipped."""
@@ -408,11 +412,11 @@ class Extraction:
 
 
 def fast(complete_from: int = -1) -> Extraction:
-    return Extraction(extract, pending_rows, complete_from)
+    return Extraction(extract, pending_rows, file_versions, complete_from)
 
 
 def slow(complete_from: int = -1) -> Extraction:
-    return Extraction(slow_extract, slow_pending, complete_from)
+    return Extraction(slow_extract, slow_pending, slow_files, complete_from)
 
 
 def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> None:

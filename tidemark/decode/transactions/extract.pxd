@@ -3,6 +3,7 @@
 cimport cython
 
 from tidemark.decode.transactions.pending_rows cimport PendingRows
+from tidemark.decode.transactions.file_versions cimport FileVersions
 from tidemark.decode.transactions.pending_children cimport PendingChildren
 from tidemark.decode.datum.lookup cimport IntegerMap
 
@@ -37,7 +38,8 @@ cdef class RowExtractor:
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
     cdef bint is_new
-    cdef IntegerMap xids, files, tablespaces, passed_files, own_files, own_databases, own_tablespaces
+    cdef IntegerMap xids
+    cdef FileVersions files
     cdef unsigned char insert_op
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
@@ -54,13 +56,6 @@ cdef class RowExtractor:
                              const unsigned char[::1] infos, const long long[::1] offsets,
                              const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
                              long long others_lsn) except -1
-
-    cpdef set_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
-
-    cpdef set_own_file(self, unsigned long long top, unsigned int spc, unsigned int db, unsigned long long rel,
-                       long long value)
-
-    cpdef set_passed_file(self, unsigned int spc, unsigned long long db, unsigned long long rel)
 
     cpdef set_xid_state(self, unsigned int xid, long long state)
 
@@ -100,12 +95,11 @@ cdef class RowExtractor:
     @cython.locals(distance="long long", full="long long")
     cdef Py_ssize_t advance_xid(self, long long xid) except? -2 nogil
 
-    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", is_known=bint, changes_rows=bint)
+    @cython.locals(opcode="unsigned int", known="long long", changes_rows=bint, is_whole=bint, is_special=bint)
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                           unsigned int info, long long state) except -1 nogil
 
-    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", number="long long",
-                   is_rewrite=bint)
+    @cython.locals(opcode="unsigned int", known="long long", number="long long", changes_rows=bint, is_rewrite=bint)
     cdef int process_own(self, unsigned int rmgr, unsigned int info, unsigned long long top) except -1 nogil
 
     cdef inline int is_complete(self, long long xid) except -1 nogil

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.lookup import IntegerMap
 from tidemark.decode.datum.row_entries import ABSENT
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
 from tidemark.model import commit_time
@@ -53,9 +54,6 @@ ORDINARY = 2  # xid state: its rows are ordinary, and the caller has the transac
 PASSED_OVER = 3  # xid state: its rows are skipped, the caller has the transaction
 SEES_OWN = -1  # xid state: this times the top-level xid; the caller has the transaction, which changed a catalog
 NONE = -1  # no record, no slot or no LSN
-NO_ROWS = 1  # state of a file: a catalog that is not tracked, a sequence
-FIRST_VERSION = 2  # state of a file: from here on, number of the relation version plus this
-OWN_IS_REWRITE = 1  # bit of an own file's number, below that of the version: its rows are those of a rewrite
 
 # Copies as C integers, which Python code does not see.
 IN_RECORD_MAX = RECORD_ROWS_MAX
@@ -131,18 +129,13 @@ Buffer = bytes | bytearray
 class RowExtractor:
     """The state of the loop and its tables."""
 
-    def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows) -> None:
+    def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows, files: FileVersions) -> None:
         self.pending = pending
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
         # From xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, SEES_OWN, or a slot of `pending` (the top-level one's).
         self.xids = IntegerMap()
-        self.files = IntegerMap()  # database and relfilenode to NO_ROWS or a relation version
-        self.tablespaces = IntegerMap()  # of the same files
-        self.passed_files = IntegerMap()  # to the tablespace: files in which PASSED_OVER rows need no processing
-        self.own_files = IntegerMap()  # top-level xid and relfilenode to a relation version that only it sees
-        self.own_databases = IntegerMap()  # of the same files
-        self.own_tablespaces = IntegerMap()
+        self.files = files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
         self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
         self.next_xid = 0  # 64 bits: above every xid that was read
@@ -213,36 +206,9 @@ class RowExtractor:
         self.linear = self.pending.linear = NO_BYTES
         return at
 
-    def forget_files(self) -> None:
-        """Forget all files but those of single transactions."""
-        self.files = IntegerMap()
-        self.tablespaces = IntegerMap()
-        self.passed_files = IntegerMap()
-
-    def forget_own_files(self) -> None:
-        """Forget the files of all transactions that see versions of their own."""
-        self.own_files = IntegerMap()
-        self.own_databases = IntegerMap()
-        self.own_tablespaces = IntegerMap()
-
     def forget_xids(self) -> None:
         """Forget all transactions."""
         self.xids = IntegerMap()
-
-    def set_file(self, spc: int, db: int, rel: int, value: int) -> None:
-        """Set a file's rows: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it (rows without tuples)."""
-        self.files.put(db << 32 | rel, value)
-        self.tablespaces.put(db << 32 | rel, spc)
-
-    def set_own_file(self, top: int, spc: int, db: int, rel: int, value: int) -> None:
-        """Set a file's rows for one top-level transaction: as `set_file`, with another number; 0 removes it."""
-        self.own_files.put(top << 32 | rel, value)
-        self.own_databases.put(top << 32 | rel, db if value else 0)
-        self.own_tablespaces.put(top << 32 | rel, spc if value else 0)
-
-    def set_passed_file(self, spc: int, db: int, rel: int) -> None:
-        """Skip the rows of PASSED_OVER transactions in a file that is no catalog."""
-        self.passed_files.put(db << 32 | rel, spc)
 
     def set_xid_state(self, xid: int, state: int) -> None:
         """Set the state of a transaction or subtransaction."""
@@ -409,41 +375,35 @@ class RowExtractor:
     def process_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Process a heap record."""
         opcode = info & OPCODE
-        if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
+        is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE)
+        if is_special or not self.read_headers(begin, length) or not self.can_join(state):
             return 0
-        if not self.read_headers(begin, length) or not self.can_join(state):
-            return 0
-        key = self.db << 32 | self.rel
-        known = self.files.get(key)
-        is_known = known != 0 and self.tablespaces.get(key) == self.spc
-        if state < 0 and not (is_known and known == FILE_HAS_NO_ROWS):
+        known = self.files.of(self.spc, self.db, self.rel)
+        if state == XID_PASSED_OVER:
+            return 1 if known != 0 or self.files.is_passed(self.spc, self.db, self.rel) else 0
+        if state < 0 and known != FILE_HAS_NO_ROWS:
             return self.process_own(rmgr, info, -state)
-        if not is_known or state == XID_PASSED_OVER:
-            return 1 if state == XID_PASSED_OVER and (is_known or self.passed_files.get(key) == self.spc) else 0
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
-        if known == FILE_HAS_NO_ROWS or not changes_rows:
+        if known != 0 and (known == FILE_HAS_NO_ROWS or not changes_rows):
             return self.join()
         self.insert_op = OP_INSERT
         self.is_new = state == XID_UNKNOWN
         self.slot = state - XID_PENDING if state >= XID_PENDING else OTHERS
-        if self.xid == 0 or (
-            state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
-        ):
+        is_whole = state >= XID_ORDINARY or (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
+        if known == 0 or self.xid == 0 or not is_whole:
             return 0
         return self.process_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
 
     def process_own(self, rmgr: int, info: int, top: int) -> int:
         """Process a heap record of a transaction that sees versions of its own."""
-        key = top << 32 | self.rel
-        known = self.own_files.get(key)
-        if known == 0 or self.own_databases.get(key) != self.db or self.own_tablespaces.get(key) != self.spc:
-            return 0
+        known = self.files.of_own(top, self.spc, self.db, self.rel)
         opcode = info & OPCODE
-        if known == FILE_HAS_NO_ROWS or (opcode != HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode == HEAP_LOCK):
+        changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
+        if known == FILE_HAS_NO_ROWS or (known != 0 and not changes_rows):
             return 1
         number = known - VERSION_BASE if known > 0 else NOTHING - known
         is_rewrite = number & IS_REWRITE != 0
-        if is_rewrite and not (rmgr == RM_HEAP2 or opcode == HEAP_INSERT):
+        if known == 0 or (is_rewrite and rmgr == RM_HEAP and opcode != HEAP_INSERT):
             return 0
         self.insert_op = OP_REWRITE if is_rewrite else OP_INSERT
         self.is_new = False

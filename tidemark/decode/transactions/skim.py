@@ -16,17 +16,15 @@ from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.transactions.committed_transaction import Ended
 from tidemark.decode.transactions.extract import (
-    FIRST_VERSION,
     KNOWN,
-    NO_ROWS,
     NONE,
     ORDINARY,
-    OWN_IS_REWRITE,
     PASSED_OVER,
     SEES_OWN,
     UNKNOWN,
     RowExtractor,
 )
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.pending_rows import (
     BYTE_ENDS,
@@ -73,9 +71,9 @@ class Skimmer:
         self._slots = _columns(SLOT_COLUMNS, SLOTS_MAX)
         self._pending = PendingRows(self._entries, self._arranged, self._runs, self._ends, self._slots)
         complete_from = transactions.complete_from
-        self._extractor = RowExtractor(
-            fmt.image_compressed, NONE if complete_from is None else complete_from & XID_MASK, self._pending
-        )
+        complete_from_xid = NONE if complete_from is None else complete_from & XID_MASK
+        self._files = FileVersions()
+        self._extractor = RowExtractor(fmt.image_compressed, complete_from_xid, self._pending, self._files)
         transactions.pending_transactions = self
 
     @property
@@ -230,13 +228,13 @@ class Skimmer:
 
     def file_can_be_passed_over(self, locator: RelFileLocator) -> None:
         """Mark a file in which rows of transactions that are passed over are skipped; others' rows are not."""
-        self._extractor.set_passed_file(locator.spc, locator.db, locator.rel)
+        self._files.set_passed(locator.spc, locator.db, locator.rel)
 
     def _set_file(self, locator: RelFileLocator, value: int) -> None:
         if self._file_count >= FILES_MAX:
             self.forget_files()
         self._file_count += 1  # at most: a file can be counted twice
-        self._extractor.set_file(locator.spc, locator.db, locator.rel, value)
+        self._files.set(locator.spc, locator.db, locator.rel, value)
 
     def own_file_has_rows(
         self, transaction: OpenTransaction, locator: RelFileLocator, number: int, *, selected: bool, rewritten: bool
@@ -259,23 +257,23 @@ class Skimmer:
             self._forget_all_own_files()
         self._own_file_count += 1  # at most, too
         self._own_files.setdefault(top, {})[locator] = value
-        self._extractor.set_own_file(top, locator.spc, locator.db, locator.rel, value)
+        self._files.set_own(top, locator.spc, locator.db, locator.rel, value)
 
     def forget_own_files(self, top: Xid) -> None:
         """Forget the files of one transaction: it sees other versions now."""
         for locator in self._own_files.pop(top, ()):
             self._own_file_count -= 1
-            self._extractor.set_own_file(top, locator.spc, locator.db, locator.rel, 0)
+            self._files.set_own(top, locator.spc, locator.db, locator.rel, 0)
 
     def _forget_all_own_files(self) -> None:
         self._own_files.clear()
         self._own_file_count = 0
-        self._extractor.forget_own_files()
+        self._files.forget_own()
 
     def forget_files(self) -> None:
         """Forget all files: catalogs have changed."""
         self._file_count = 0
-        self._extractor.forget_files()
+        self._files.forget()
         self._forget_all_own_files()
 
     def set_state_of(self, xid: Xid, transaction: OpenTransaction) -> None:
