@@ -22,7 +22,7 @@ import pytest
 from tidemark_ctl.main import INTERRUPTED
 from tidemark_ctl.output.formats import Format
 from tidemark_ctl.ranges.messages import DecodeRequest
-from tidemark_ctl.ranges.pool import TERMINATED
+from tidemark_ctl.termination import TERMINATED
 from tidemark_ctl.ranges.range_output import print_range
 
 from tests.support.oracles.oracle import ROLE, ensure_role
