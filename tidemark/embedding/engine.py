@@ -32,16 +32,11 @@ from tidemark.embedding.engine_options import (
     serializer_settings,
 )
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange, Unit
-from tidemark.embedding.pool import HandlerPool, PartPool
-from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
-from tidemark.embedding.pool_kind import PoolKind
 from tidemark.embedding.processor import Processor
 from tidemark.embedding.processor_pool import ProcessorPool
 from tidemark.embedding.signals import EngineSignal, Signals
 from tidemark.embedding.start_deadline import StartDeadline
 from tidemark.embedding.stoppable import Stoppable
-from tidemark.embedding.worker_processes import WorkerProcesses
 from tidemark.engine.batch import Batch, Change
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
@@ -67,6 +62,11 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.plugin_uses import record_plugins
 from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.pool.handler_pool import HandlerPool, PartPool
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange, Unit
+from tidemark.runtime.pool.pool_consumer import PoolConsumer, PoolPart
+from tidemark.runtime.pool.pool_kind import PoolKind
+from tidemark.runtime.pool.worker_processes import WorkerProcesses
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans

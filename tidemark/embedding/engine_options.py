@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from tidemark.embedding.pending_batch import GivenHandler, UnitHandler
-from tidemark.embedding.pool_kind import PoolKind
 from tidemark.embedding.processor import Processor
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
@@ -15,6 +13,8 @@ from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import Config, parse_config
 from tidemark.model.errors import ConfigError
 from tidemark.model.poison import Poison
+from tidemark.runtime.pool.pending_batch import GivenHandler, UnitHandler
+from tidemark.runtime.pool.pool_kind import PoolKind
 from tidemark.serializers.serializer import Serializer
 from tidemark.transforms.transform import Transform
 

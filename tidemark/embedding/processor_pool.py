@@ -5,14 +5,14 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import count
 
-from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
-from tidemark.embedding.pool import HandlerPool
 from tidemark.embedding.processor import Processor, ProcessorPart
 from tidemark.engine.batch import Batch
 from tidemark.engine.dispatch import Dispatch, Dispatched
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.model.change import EngineEvent
+from tidemark.runtime.pool.handler_pool import HandlerPool
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange
 
 THREAD_NAME = "tidemark-processor"
 POLL_S = 0.1  # how soon an error of a call in the pool is noticed by a thread that waits for space

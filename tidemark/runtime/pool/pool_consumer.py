@@ -13,9 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidemark.embedding.keys import NO_LANE, lanes_of, sections_of
-from tidemark.embedding.pending_batch import PendingBatch, Processing, RetriedChange
-from tidemark.embedding.pool import PartPool
 from tidemark.engine.batch import Batch
 from tidemark.engine.commit_policy import CommitPolicy, Finished
 from tidemark.engine.dispatch import Order
@@ -35,6 +32,9 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.pool.handler_pool import PartPool
+from tidemark.runtime.pool.keys import NO_LANE, lanes_of, sections_of
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.source_form import event_without_constants, without_constants
 from tidemark.wire.state.event_logs import Loss, Rewind

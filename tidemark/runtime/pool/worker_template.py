@@ -17,16 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from time import process_time
 
-from tidemark.embedding.pending_batch import PendingBatch, Processing, UnitHandler
-from tidemark.embedding.worker_frames import (
+from tidemark.model.errors import Disposition, TidemarkError
+from tidemark.model.poison import PoisonChange
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, UnitHandler
+from tidemark.runtime.pool.worker_frames import (
     WorkerReply,
     framed_batch,
     receive_frame,
     reply_frame,
     send_frame,
 )
-from tidemark.model.errors import Disposition, TidemarkError
-from tidemark.model.poison import PoisonChange
 
 PID = struct.Struct("<q")
 _PR_SET_PDEATHSIG = 1  # prctl(2): the kernel sends this signal when the parent ends

@@ -10,13 +10,13 @@ import struct
 import threading
 from collections.abc import Sequence
 
-from tidemark.embedding.pending_batch import Processing, Unit, UnitHandler
-from tidemark.embedding.worker_frames import batch_frames, framed_reply, receive_frame, send_frame
-from tidemark.embedding.worker_template import PID, fork_template
 from tidemark.engine.batch import Batch
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.model.poison import WorkerPoison, WorkerRaised
 from tidemark.runtime.context import Stopped
+from tidemark.runtime.pool.pending_batch import Processing, Unit, UnitHandler
+from tidemark.runtime.pool.worker_frames import batch_frames, framed_reply, receive_frame, send_frame
+from tidemark.runtime.pool.worker_template import PID, fork_template
 
 
 class WorkerEnded(ConsumerFailed):

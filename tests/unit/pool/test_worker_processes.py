@@ -15,13 +15,13 @@ from tests.support.processes.waiting import wait_until
 from tidemark import Batch, Change, ConfigError, FlatJson, PoolKind, SerializedChange
 from tidemark.embedding.engine_options import checked_pool, one_handler
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import GivenHandler, Processing
-from tidemark.embedding.pool import HandlerPool
-from tidemark.embedding.worker_processes import WorkerProcesses
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.lsn import TimelineId
 from tidemark.model.poison import WorkerRaised
 from tidemark.model.position import Epoch
+from tidemark.runtime.pool.handler_pool import HandlerPool
+from tidemark.runtime.pool.pending_batch import GivenHandler, Processing
+from tidemark.runtime.pool.worker_processes import WorkerProcesses
 
 DEADLINE_S = 60.0
 PLAIN = Processing(takes_changes=False, serializer=None, clock=SystemClock())
