@@ -22,7 +22,8 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
-from tidemark.runtime.pool.pool_consumer import PoolConsumer, PoolPart
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 from tidemark.wire.state.values import Identity
 
