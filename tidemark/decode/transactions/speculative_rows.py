@@ -85,6 +85,8 @@ class SpeculativeRows:
 
     def take(self) -> list[int]:
         """Return the records of all rows, in their order, and hold none."""
+        if self.count == 0:
+            return []
         records = sorted(self.records[: self.count])
         self.count = 0
         return records
