@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from tidemark.embedding.async_handler import AsyncHandler
     from tidemark.embedding.engine import Engine
     from tidemark.embedding.engine_group import EngineGroup
-    from tidemark.embedding.pool_kind import PoolKind
     from tidemark.embedding.processor import Processor, ProcessorPart, WorkerPool
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
     from tidemark.model.position import Epoch, Partition, Position
     from tidemark.model.secret import Secret
     from tidemark.runtime.plugins.consumer import Consumer, Delivery
+    from tidemark.runtime.plugins.handler import Handler
+    from tidemark.runtime.pool.pool_kind import PoolKind
     from tidemark.serializers.json_records import DebeziumJson, FlatJson
     from tidemark.serializers.serializer import (
         SerializedBatch,
@@ -94,6 +95,7 @@ __all__ = [
     "Filter",
     "FlatJson",
     "Flatten",
+    "Handler",
     "IllegalTransition",
     "InternalError",
     "LogicalMessage",
@@ -152,7 +154,7 @@ _MODULES = {
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
-    "embedding.pool_kind": ("PoolKind",),
+    "runtime.pool.pool_kind": ("PoolKind",),
     "embedding.processor": ("Processor", "ProcessorPart", "WorkerPool"),
     "engine.stop_condition": ("StopWhen",),
     "model.change": (
@@ -172,6 +174,7 @@ _MODULES = {
     ),
     "model.secret": ("Secret",),
     "runtime.plugins.consumer": ("Consumer", "Delivery"),
+    "runtime.plugins.handler": ("Handler",),
     "serializers.json_records": ("DebeziumJson", "FlatJson"),
     "serializers.serializer": (
         "SerializedBatch",

@@ -23,6 +23,7 @@ OUTSIDE_ROOMS = {
     "loading",
     "terminal_log",
     "failure_text",
+    "termination",
 }  # single modules
 APPLICATION_READS = (LeaseState.READING, LeaseState.LEAVING)
 APPLICATION_DECODES = (LeaseState.INLINE, LeaseState.RECALLED)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tidemark.embedding.pending_batch import PendingBatch, Processing
 from tidemark.engine.batch import Batch
 from tidemark.model.change import EngineEvent
 from tidemark.model.errors import ConfigError
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing
 from tidemark.serializers.serializer import SerializedBatch
 
 

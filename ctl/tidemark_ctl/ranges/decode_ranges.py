@@ -22,8 +22,9 @@ from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, kep
 from tidemark.wire.transaction_map import KeptMap
 from tidemark_ctl.output.printing import report_damaged_base
 from tidemark_ctl.ranges.messages import DecodeRequest
-from tidemark_ctl.ranges.pool import RangePool, chunks_max, cleaning_up_at_sigterm
+from tidemark_ctl.ranges.pool import RangePool, chunks_max
 from tidemark_ctl.ranges.worker import WorkerStart
+from tidemark_ctl.termination import cleaning_up_at_sigterm
 
 RANGES_PER_JOB = 2  # so that a process with cheaper WAL takes over a part of another's; each start costs 0.03 s
 

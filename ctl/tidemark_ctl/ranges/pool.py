@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 
 from tidemark.engine.wal_ranges import PlannedRange
 from tidemark.io.host.disk import write_all
@@ -27,7 +26,6 @@ from tidemark_ctl.ranges.messages import Report, ReportKind
 from tidemark_ctl.ranges.worker import WorkerStart
 
 TEMPORARY_BYTES_MAX = 1 << 30  # of all chunks that wait to be printed
-TERMINATED = 143  # 128 + SIGTERM, a shell's exit code
 COPY_BYTES = 1 << 20
 
 
@@ -151,17 +149,3 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def cleaning_up_at_sigterm() -> Iterator[None]:
-    """End by an exception at SIGTERM, so that processes and files are removed."""
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

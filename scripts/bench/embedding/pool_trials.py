@@ -10,9 +10,6 @@ import pyarrow as pa
 from tests.support.forged.groups import COLUMNS, TIMELINE, batch, group, position
 from tidemark import ALWAYS, Batch, DebeziumJson, Epoch, OnBatch, Order, Partition, SerializedBatch
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import PendingBatch, Processing, Unit
-from tidemark.embedding.pool import HandlerPool
-from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics
@@ -23,6 +20,10 @@ from tidemark.model.lsn import INVALID_OID, Lsn, SystemIdentifier
 from tidemark.model.position import Pointer
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.pool.handler_pool import HandlerPool
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 from tidemark.wire.state.values import Identity
 

@@ -10,13 +10,10 @@ from tests.support.forged.groups import batch, group
 from tests.support.plugins.bad_plugins import AcceptingConsumer
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.histories import empty_history
-from tests.unit.embedding.test_six_ways import new_consumer
 from tests.unit.plugins.test_group_transforms import transforms_of
+from tests.unit.pool.test_six_ways import new_consumer
 from tidemark import Batch, Delivery, Order, PoisonChange
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import PendingBatch, Processing, Unit
-from tidemark.embedding.pool import HandlerPool
-from tidemark.embedding.pool_consumer import PoolPart
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
@@ -30,6 +27,9 @@ from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling, PoisonRun, PoisonUnrecorded
+from tidemark.runtime.pool.handler_pool import HandlerPool
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
+from tidemark.runtime.pool.pool_parts import PoolPart
 
 IN_A_ROW = 3
 BOUND = 100  # bytes: less than two groups

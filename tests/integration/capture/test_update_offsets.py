@@ -18,12 +18,10 @@ from tests.support.forged.deliveries import IDENTITY, OWNER, START, group
 from tests.support.forged.groups import position
 from tests.support.plugins.bad_plugins import AcceptingConsumer
 from tests.support.processes.waiting import wait_until
-from tests.unit.embedding.test_six_ways import new_consumer
 from tests.unit.plugins.test_group_transforms import transforms_of
+from tests.unit.pool.test_six_ways import new_consumer
 from tidemark import ALWAYS, CommitPolicy, OffsetsRefused, Order, Partition, Position, every
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import Processing
-from tidemark.embedding.pool import HandlerPool
 from tidemark.engine.offset_update import OffsetsHook, PartitionOffsets
 from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
@@ -37,11 +35,13 @@ from tidemark.model.position import Sequence as Number
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.liveness import ConsumerRaised
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
+from tidemark.runtime.pool.handler_pool import HandlerPool
+from tidemark.runtime.pool.pending_batch import Processing
 from tidemark.wire.state.state_keys import ADDED_POSITIONS, DELIVERED
 from tidemark.wire.state.values import Watermark
 
 if TYPE_CHECKING:
-    from tidemark.embedding.pool_consumer import PoolPart
+    from tidemark.runtime.pool.pool_parts import PoolPart
 
 OWN = Partition(IDENTITY.system_identifier)
 OTHER = Partition(SystemIdentifier(99), Oid(5))

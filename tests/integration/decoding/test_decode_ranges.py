@@ -22,8 +22,8 @@ import pytest
 from tidemark_ctl.main import INTERRUPTED
 from tidemark_ctl.output.formats import Format
 from tidemark_ctl.ranges.messages import DecodeRequest
-from tidemark_ctl.ranges.pool import TERMINATED
 from tidemark_ctl.ranges.range_output import print_range
+from tidemark_ctl.termination import TERMINATED
 
 from tests.support.oracles.oracle import ROLE, ensure_role
 from tests.support.processes.cdcctl import Done, cdcctl, command, environment, refused, reported, succeeded

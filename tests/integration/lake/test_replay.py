@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, CrashingFeed, batch
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, Value, act
 from tidemark.model.change import PartitionChange, PartitionEvent, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.folders import table_app
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.report import OpenedLake
-from tidemark.pipeline.replay.moment import LsnMoment
+from tidemark.pipeline.replay.moment import LsnMoment, Moment, TimeMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused, TargetExists
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.sinks.changelog import expire_rows
@@ -38,13 +39,18 @@ def new_lake(root: Path) -> Lake:
     return Lake(str(root), IDENTITY, shape_of, constants_of)
 
 
-def replayed(root: Path, lsn: int, to: Path, rows_max: int = 3) -> Rows:
+def replayed(root: Path, at: int | Moment, to: Path, rows_max: int = 3) -> Rows:
     lake = OpenedLake(str(root))
     table = lake.positions.tables[DATABASE, RELATION]
-    done = replay(lake, table, LsnMoment(Lsn(lsn)), to, rows_max)
+    moment = LsnMoment(Lsn(at)) if isinstance(at, int) else at
+    done = replay(lake, table, moment, to, rows_max)
     rows = DeltaTable(str(to)).to_pyarrow_table().to_pylist()
     assert len(rows) == done.rows
     return sorted(rows, key=repr)
+
+
+def time(us: int) -> TimeMoment:
+    return TimeMoment(CommitTime(us))
 
 
 @pytest.mark.feature("N17")
@@ -54,10 +60,11 @@ def replayed(root: Path, lsn: int, to: Path, rows_max: int = 3) -> Rows:
     st.lists(STEPS, min_size=4, max_size=20),
     st.integers(0, 1 << 32),
 )
-def test_a_replay_equals_the_source_at_each_lsn_after_the_first_copy(
+def test_a_replay_equals_the_source_at_each_lsn_and_time_after_the_first_copy(
     identity: ReplicaIdentity | None, script: list[tuple[str, int]], seed: int
 ) -> None:
-    table = ScriptedTable(identity=identity or ReplicaIdentity.FULL)
+    """The commit times are the LSNs: a time is that of a commit, which it includes, or the one before a commit."""
+    table = ScriptedTable(identity=identity or ReplicaIdentity.FULL, is_dated=True)
     if identity is None:
         table.relation = replace(table.relation, primary_key=())
     table.copy(1, [{1: 1, 2: "copied", 3: "B"}])
@@ -79,14 +86,18 @@ def test_a_replay_equals_the_source_at_each_lsn_after_the_first_copy(
     expected[table.lsn] = table.expected()
     changed.append(table.lsn)
     table.insert({c.number: "99" if c.type and c.type.name == "text" else 99 for c in table.relation.live_columns})
+    chance = random.Random(seed)
     with TemporaryDirectory() as folder:
-        CrashingFeed(Path(folder) / "lake", random.Random(seed)).feed(table.delivered())
+        CrashingFeed(Path(folder) / "lake", chance).feed(table.delivered())
         for lsn, rows in expected.items():
+            before = lsn - 100
+            moments: list[int | Moment] = [lsn, time(lsn - 1), *([time(before)] if before in changed else [])]
+            moment = chance.choice(moments)
             if min(at for at in (*copied, *changed) if at >= lsn) in copied:
                 with pytest.raises(ReplayRefused, match="copied again"):
-                    replayed(Path(folder) / "lake", lsn, Path(folder) / "refused")
+                    replayed(Path(folder) / "lake", moment, Path(folder) / "refused")
                 continue
-            assert replayed(Path(folder) / "lake", lsn, Path(folder) / str(lsn)) == rows, lsn
+            assert replayed(Path(folder) / "lake", moment, Path(folder) / str(lsn)) == rows, moment
 
 
 def copied_table() -> ScriptedTable:

@@ -70,6 +70,8 @@ class ScriptedTable:
     _pending: list[dict[str, object]] = field(default_factory=list)
     lsn: int = 1000
     ordinal: int = 0
+    timeline: TimelineId = TEST_TIMELINE
+    is_dated: bool = False  # whether transactions have a commit time: as many microseconds as their LSN
 
     def __post_init__(self) -> None:
         self.relation = Relation(
@@ -107,17 +109,23 @@ class ScriptedTable:
     def truncate(self) -> None:
         self.rows.clear()
         self.changes += 1
-        self.add_event(Truncation(self.next_position(), Lsn(self.lsn), DATABASE, Xid(7), self.relation, False, False))
+        at, lsn, relation = self.next_position(), Lsn(self.lsn), self.relation
+        self.add_event(Truncation(at, lsn, DATABASE, Xid(7), relation, False, False, commit_time_us=self.time_us))
 
     # Column changes
 
     def alter(self, columns: tuple[Column, ...], effect: SchemaEffect = SchemaEffect.METADATA) -> None:
         self.cut()
         before, self.relation = self.relation, replace(self.relation, columns=columns)
+        self.schema_event(SchemaChange.ALTER, effect, before, self.relation)
+
+    def schema_event(
+        self, change: SchemaChange, effect: SchemaEffect, before: Relation | None, after: Relation | None
+    ) -> None:
+        """Add an event of DDL; the relation stays as it is."""
+        at, lsn = self.next_position(), Lsn(self.lsn)
         self.add_event(
-            SchemaEvent(
-                self.next_position(), Lsn(self.lsn), DATABASE, Xid(7), SchemaChange.ALTER, effect, before, self.relation
-            )
+            SchemaEvent(at, lsn, DATABASE, Xid(7), change, effect, before, after, commit_time_us=self.time_us)
         )
 
     def add_column(self, name: str, constant: str | None = None) -> None:
@@ -142,18 +150,23 @@ class ScriptedTable:
         """ALTER COLUMN TYPE: every row is repeated, between two boundaries."""
         described = column(number, self.relation.columns[number - 1].name, type_name)
         self.alter(tuple(described if c.number == number else c for c in self.relation.columns), SchemaEffect.REWRITE)
+        self.repeat([{**row, number: values[key]} for key, row in self.rows.items()])
+
+    def repeat(self, rows: list[Row]) -> None:
+        """Replace all rows by a rewrite, between two boundaries."""
         self._boundary(begin=True)
-        old, self.rows = self.rows, {}
-        for key, row in old.items():
-            self.insert({**row, number: values[key]}, "r")
+        self.rows = {}
+        for row in rows:
+            self.insert(row, "r")
             self.cut()
         self._boundary(begin=False)
 
     def copy(self, generation: int, rows: Iterable[Row], *, complete: bool = True) -> None:
         """Make the first copy, complete or not."""
         self.rows.clear()
+        at, seen_lsn, seen_us = self.next_position(), Lsn(self.lsn + 1), self.time_us + 1 if self.is_dated else 0
         begin = CopyBoundary(
-            self.next_position(), DATABASE, self.relation, generation, True, "1:1:", seen_lsn=Lsn(self.lsn + 1)
+            at, DATABASE, self.relation, generation, True, "1:1:", seen_lsn=seen_lsn, seen_time_us=seen_us
         )
         self.add_event(begin)
         for row in rows:
@@ -164,6 +177,11 @@ class ScriptedTable:
             self.cut()
 
     # Output
+
+    @property
+    def time_us(self) -> int:
+        """The commit time of the present transaction; 0: none."""
+        return self.lsn if self.is_dated else 0
 
     def commit(self, lsn: int = 0) -> None:
         """End the transaction: the next change has another commit LSN, or the given one."""
@@ -196,10 +214,11 @@ class ScriptedTable:
 
     def next_position(self) -> Position:
         self.ordinal += 1
-        return Position(TEST_TIMELINE, Lsn(self.lsn), self.ordinal)
+        return Position(self.timeline, Lsn(self.lsn), self.ordinal)
 
     def _boundary(self, *, begin: bool) -> None:
-        self.add_event(RewriteBoundary(self.next_position(), Lsn(self.lsn), DATABASE, Xid(7), self.relation, begin))
+        at, lsn = self.next_position(), Lsn(self.lsn)
+        self.add_event(RewriteBoundary(at, lsn, DATABASE, Xid(7), self.relation, begin, commit_time_us=self.time_us))
 
     def add_event(self, event: TableItem) -> None:
         self.cut()
@@ -224,7 +243,7 @@ class ScriptedTable:
                 "_ordinal": position.ordinal,
                 "_lsn": position.commit_lsn - 50,
                 "_xid": 7,
-                "_commit_time": 0,
+                "_commit_time": self.time_us,
                 "_origin": 0,
                 "_before_kind": kind.value,
                 "_unchanged": bits.to_bytes(2, "little") if bits else None,

@@ -18,9 +18,10 @@ from tidemark.model.change import (
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import INVALID_OID, format_lsn
 from tidemark.model.position import Position
+from tidemark.pipeline.delta_log.applied import BEFORE_ALL
 from tidemark.pipeline.lake.positions import Positions, TablePosition
 from tidemark.pipeline.replay.log_rows import LogRows
-from tidemark.pipeline.replay.moment import Moment
+from tidemark.pipeline.replay.moment import LsnMoment, Moment
 from tidemark.pipeline.replay.recorded_events import RecordedEvent, RecordedEvents
 from tidemark.pipeline.replay.refusal import ReplayRefused
 
@@ -48,14 +49,17 @@ class ReplayedTable:
         if base is None:
             base = next((one for one in self.events.events if self._is_known(one) and _empties(one)), None)
         if base is None or (not _is_copy(base) and moment.is_before(base.position.commit_lsn, base.time_us)):
-            raise ReplayRefused(f"{self._name}: {self._no_base(moment)}")
+            raise ReplayRefused(f"{self._name}: {self._no_base(moment, base)}")
         copy = self._next_copy(base)
         end = self._end(base, moment)
         emptied = [one for one in self.events.between(base.position, end) if _empties(one)]
         base = emptied[-1] if emptied else base
         self._check_expired(base)
+        self._check_breaks(base)
         self._check_end(moment, base, end, copy)
-        self._check_complete(base, end)
+        self._check_times(moment, base, end)
+        self._check_columns(base, end)
+        self._check_events(base, end)
         return ReplayRange(base, end)
 
     @property
@@ -94,19 +98,23 @@ class ReplayedTable:
         after = self.positions.events_after
         return after is not None and one.position > after
 
-    def _no_base(self, moment: Moment) -> str:
+    def _no_base(self, moment: Moment, emptied: RecordedEvent | None) -> str:
         after = self.positions.events_after
         if after is None:
             return "an earlier version of Tidemark wrote this lake last, and did not record events"
-        copies = [end for _, end in self._copies()]
-        known = [end for begin, end in self._copies() if self._is_known(begin) and end.seen_lsn]
+        copies = self._copies()
+        known = [(begin, end) for begin, end in copies if self._is_known(begin) and end.seen_lsn]
+        if emptied is not None and (not known or emptied.position < known[0][0].position):
+            what = "a TRUNCATE" if isinstance(emptied.event, Truncation) else "its creation"
+            return f"{moment} is before the first event that shows its contents, {what} at {emptied.position}"
         if known:
-            first = known[0]
+            first = known[0][1]
             seen = f"{format_lsn(first.seen_lsn)} ({CommitTime(first.seen_time_us)})"
             return f"{moment} is before the first copy of it with recorded events, which shows the table at {seen}"
         if copies:
             return f"it was copied before events were recorded, which they are after {after}"
-        return f"the log has no complete copy of it after {after}, and neither its creation nor a TRUNCATE"
+        since = "" if after == BEFORE_ALL else f" after {after}"
+        return f"the log has no complete copy of it{since}, and neither its creation nor a TRUNCATE"
 
     def _end(self, base: RecordedEvent, moment: Moment) -> Position | None:
         """Return the position of the first change after the moment."""
@@ -153,21 +161,57 @@ class ReplayedTable:
                 f"the replay would begin at {base.position}"
             )
 
-    def _check_complete(self, base: RecordedEvent, end: Position | None) -> None:
-        """Raise `ReplayRefused` if rows or events are missing between `base` and `end`."""
+    def _check_breaks(self, base: RecordedEvent) -> None:
+        """Raise `ReplayRefused` if the log has a break after `base`.
+
+        NB: also for moments before the break: another writer may have changed earlier rows, and the log may be new.
+        """
         for gap in self.table.breaks:
-            if gap.to > base.position and (end is None or gap.after < end):
+            if gap.to > base.position:
                 raise ReplayRefused(
-                    f"{self._name}: its log lacks changes after {gap.after} and before {gap.to}: {gap.reason}"
+                    f"{self._name}: its log has a break: changes after {gap.after} and before {gap.to} are missing, "
+                    f"and earlier ones may have been changed: {gap.reason}",
+                    hint=f"choose a moment after the copy at {gap.to}, or recover a base backup of the node",
                 )
+
+    def _check_times(self, moment: Moment, base: RecordedEvent, end: Position | None) -> None:
+        """Raise `ReplayRefused` if it is unknown whether an event is before a time: its own time was not recorded."""
+        if isinstance(moment, LsnMoment):
+            return
+        events = [one for one in self.events.between(base.position, end) if one.event and not _is_copy(one)]
+        while events and not events[-1].time_us:
+            last = events.pop()
+            if self.log.has_dated(last.position, end):
+                return
+            raise ReplayRefused(
+                f"{self._name}: an earlier version of Tidemark delivered the {last.kind} at {last.position} without "
+                f"its commit time, and whether that is before {moment} is unknown",
+                hint="name an LSN as the moment",
+            )
+
+    def _check_columns(self, base: RecordedEvent, end: Position | None) -> None:
+        """Raise `ReplayRefused` if the log lacks columns of the table."""
+        reduced = self.events.first_reduced(base, end)
+        if reduced is not None:
+            raise ReplayRefused(
+                f"{self._name}: its log lacks columns that the table had from {reduced.position} on, because of "
+                "schema_policy = 'ignore' in [[lake.tables]]"
+            )
+
+    def _check_events(self, base: RecordedEvent, end: Position | None) -> None:
+        """Raise `ReplayRefused` for events between `base` and `end` after which the contents are unknown."""
+        dropped: RecordedEvent | None = None
         for one in self.events.between(base.position, end):
             if isinstance(one.event, PartitionEvent) and one.event.change is PartitionChange.ATTACH:
                 raise ReplayRefused(
                     f"{self._name}: {one.event.partition.qualified_name} was attached at {one.position}, with rows "
                     "that are not in the log"
                 )
-            if isinstance(one.event, SchemaEvent) and one.event.change is SchemaChange.DROP:
-                raise ReplayRefused(f"{self._name}: it was dropped at {one.position}")
+            if isinstance(one.event, SchemaEvent):
+                is_drop, is_rewritten = one.event.change is SchemaChange.DROP, _is_rewritten(one.event)
+                dropped = one if is_drop else None if is_rewritten else dropped
+        if dropped is not None:
+            raise ReplayRefused(f"{self._name}: it was dropped at {dropped.position}")
 
 
 def _is_copy(one: RecordedEvent) -> bool:
@@ -177,6 +221,11 @@ def _is_copy(one: RecordedEvent) -> bool:
 def _generation(one: RecordedEvent) -> int:
     assert isinstance(one.event, CopyBoundary), one
     return one.event.generation
+
+
+def _is_rewritten(event: SchemaEvent) -> bool:
+    """Return whether a table is created with rows that follow in the log: it was unlogged before."""
+    return event.change is SchemaChange.CREATE and event.effect is SchemaEffect.REWRITE
 
 
 def _empties(one: RecordedEvent) -> bool:

@@ -17,6 +17,7 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_properties import EXPIRED
+from tidemark.pipeline.replay.refusal import reading
 
 PART_BYTES = 64 << 20  # of a part's rows as they are stored
 PART_ROWS_MIN = 10_000
@@ -30,7 +31,8 @@ class LogRows:
 
     def __init__(self, log: LakeTable, rows_max: int) -> None:
         self._log = log
-        files = log.files(["_commit_lsn"])
+        with reading(log.uri):
+            files = log.files(["_commit_lsn"])
         rows, size = (int(pc.sum(files.column(name)).as_py() or 0) for name in ("num_records", "size_bytes"))
         fitting = PART_BYTES * rows // size if size else rows_max
         self._part_rows = min(rows_max, max(PART_ROWS_MIN, fitting))
@@ -41,12 +43,22 @@ class LogRows:
         """Return the position of the first change after another one that matches `where`; rows of copies are none."""
         found: Position | None = None
         wanted = _is_after(after) & where & (pc.field("_op") != Op.COPY.value)
-        for batch in self._log.scan(_PLACE, wanted):
-            if batch.num_rows:
-                row = pa.Table.from_batches([batch]).sort_by(_ORDER).slice(0, 1).to_pylist()[0]
-                place = Position(TimelineId(row["_tli"]), Lsn(row["_commit_lsn"]), row["_ordinal"])
-                found = place if found is None else min(found, place)
+        for batch in self._scan(_PLACE, wanted):
+            row = pa.Table.from_batches([batch]).sort_by(_ORDER).slice(0, 1).to_pylist()[0]
+            place = Position(TimelineId(row["_tli"]), Lsn(row["_commit_lsn"]), row["_ordinal"])
+            found = place if found is None else min(found, place)
         return found
+
+    def has_dated(self, after: Position, before: Position | None) -> bool:
+        """Return whether there is a change with a commit time between two positions."""
+        dated = pc.field("_commit_time").is_valid()
+        return self.first(after, dated if before is None else dated & _is_before(before)) is not None
+
+    def _scan(self, columns: list[str], where: pc.Expression) -> Iterator[pa.RecordBatch]:
+        with reading(self._log.uri):
+            for batch in self._log.scan(columns, where):
+                if batch.num_rows:
+                    yield batch
 
     def parts(self, after: Position, before: Position | None) -> Iterator[pa.Table]:
         """Yield the rows after one position and before another one in stream order, without those of TRUNCATEs."""
@@ -54,11 +66,13 @@ class LogRows:
         if before is not None:
             wanted &= _is_before(before)
         timelines: set[int] = set()
-        for batch in self._log.scan(["_tli"], wanted):
+        for batch in self._scan(["_tli"], wanted):
             timelines.update(batch.column(0).unique().to_pylist())
         for timeline in sorted(timelines):
             for part in self._ranges("_commit_lsn", wanted & (pc.field("_tli") == timeline)):
-                yield self._log.scan(where=part).read_all().sort_by(_ORDER)
+                with reading(self._log.uri):
+                    rows = self._log.scan(where=part).read_all()
+                yield rows.sort_by(_ORDER)
 
     def _ranges(self, name: str, wanted: pc.Expression) -> Iterator[pc.Expression]:
         """Yield conditions that divide the rows by a column, in its order, into parts of at most the wanted number.
@@ -86,7 +100,7 @@ class LogRows:
         """Return the number of rows in ranges of a column, by the number of the range, and the width of a range."""
         counts: Counter[int] = Counter()
         shift = 0
-        for batch in self._log.scan([name], wanted):
+        for batch in self._scan([name], wanted):
             values = batch.column(0).to_numpy()
             numbers, found = np.unique(values >> shift, return_counts=True)
             counts.update(dict(zip(numbers.tolist(), found.tolist(), strict=True)))

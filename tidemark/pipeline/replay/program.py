@@ -7,9 +7,11 @@ CONFIG: the configuration with the options of an object store, or empty. AT: an 
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 from tidemark.io.process.config import load_config
 from tidemark.model.commit_time import parse_commit_time
@@ -22,7 +24,13 @@ from tidemark.pipeline.storage.stores import open_lake
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replay, and print where it began and how many rows there are; return the exit status."""
+    """Replay, and print where it began and how many rows there are; return the exit status.
+
+    A signal to end removes what is not complete.
+    """
+    end = _ending_once()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     root, config, name, at, to = arguments
     try:
         moment = moment_of(parse_lsn(at) if "/" in at else parse_commit_time(at))
@@ -39,8 +47,25 @@ def main(arguments: Sequence[str]) -> int:
     return ExitCode.SUCCESS
 
 
+def _ending_once() -> Callable[[int, FrameType | None], None]:
+    """Return a handler that raises at the first signal: the removal is not interrupted by another one.
+
+    NB: a terminal interrupts both programs, and `cdcctl` then terminates this one.
+    """
+    is_first = iter([True])
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if next(is_first, False):
+            raise SystemExit(128 + number)  # a shell's exit code
+
+    return end
+
+
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
+    try:
+        status = main(sys.argv[1:])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
     sys.stdout.flush()
     sys.stderr.flush()
     # NB: Arrow's threads may still read ahead; destroying its C++ objects meanwhile occasionally ends in SIGABRT.

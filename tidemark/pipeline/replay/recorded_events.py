@@ -1,7 +1,7 @@
 """The events of one table, as `_events` of its lake has them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.replay.refusal import reading
 from tidemark.pipeline.sinks.event_record import FOLDER, EventKind
 from tidemark.pipeline.sinks.steps import TableEvent
 from tidemark.wire.items import decode_item, relation_of
@@ -38,11 +39,17 @@ class RecordedEvent:
     position: Position
     event: TableEvent | None
     relation: Relation
+    is_reduced: bool | None = None  # whether the log lacks columns from here on; None: as before
 
     @property
     def begins_copy(self) -> bool:
         """Return whether it is the begin of a copy."""
         return isinstance(self.event, CopyBoundary) and self.event.begin
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the event in messages."""
+        return "TRUNCATE" if isinstance(self.event, Truncation) else "DDL"
 
     @property
     def time_us(self) -> int:
@@ -53,22 +60,29 @@ class RecordedEvent:
 class RecordedEvents:
     """The events of a table in order, and what its versions are in Arrow."""
 
-    def __init__(self, root: str, of: TableId) -> None:
-        table = LakeTable(f"{root}/{FOLDER}", "")
+    def __init__(self, root: str, of: TableId, upto: Position) -> None:
+        """Read the events up to a position; later ones may be recorded before the log has the changes."""
+        uri = f"{root}/{FOLDER}"
+        table = LakeTable(uri, "")
         self.events: list[RecordedEvent] = []
         self._shapes: dict[Relation, pa.StructType] = {}
         self._constants: dict[Relation, Mapping[int, pa.Scalar]] = {}
         if not table.exists:
             return
         mine = (pc.field("database") == of[0]) & (pc.field("relation") == of[1])
-        found = {}
-        for batch in table.scan(where=mine):
-            for row in batch.to_pylist():
-                at = Position(TimelineId(row["_tli"]), Lsn(row["_commit_lsn"]), row["_ordinal"])
-                recorded = self._parse(at, EventKind(row["kind"]), row["item"])
-                found[at, row["kind"], row["item"]] = recorded
-                if row["columns"] is not None:
-                    self._describe(recorded.relation, row["columns"], row["constants"])
+        found: dict[tuple[Position, str, str], RecordedEvent] = {}
+        with reading(uri):
+            rows = [row for batch in table.scan(where=mine) for row in batch.to_pylist()]
+        for row in rows:
+            at = Position(TimelineId(row["_tli"]), Lsn(row["_commit_lsn"]), row["_ordinal"])
+            if at > upto:
+                continue
+            recorded = self._parse(at, EventKind(row["kind"]), row["item"])
+            known = found.setdefault((at, row["kind"], row["item"]), recorded)
+            if row["columns"] is not None:
+                self._describe(recorded.relation, row["columns"], row["constants"])
+                is_reduced = bool(known.is_reduced or row.get("is_reduced"))
+                found[at, row["kind"], row["item"]] = replace(known, is_reduced=is_reduced)
         # NB: a version precedes the rows at its position, and a copy that begins again has the generation to tell.
         self.events = sorted(found.values(), key=_order)
 
@@ -79,6 +93,21 @@ class RecordedEvents:
     def constants(self, relation: Relation, _dialect: Dialect) -> Mapping[int, pa.Scalar]:
         """Return the values of columns in rows that are older than the column, by number."""
         return self._constants.get(relation, {})
+
+    def first_reduced(self, base: RecordedEvent, before: Position | None) -> RecordedEvent | None:
+        """Return the event at or after `base` from which on the log lacks columns of the table; None: it has all."""
+        is_reduced, is_reached = False, False
+        for recorded in self.events:
+            if before is not None and recorded.position >= before:
+                break
+            if recorded.is_reduced is not None:
+                is_reduced = recorded.is_reduced
+            elif recorded.begins_copy:
+                is_reduced = False
+            is_reached = is_reached or recorded == base
+            if is_reached and is_reduced:
+                return recorded
+        return None
 
     def between(self, after: Position, before: Position | None) -> Iterator[RecordedEvent]:
         """Yield the events after a position, before another one (None: all)."""

@@ -1,6 +1,16 @@
 """The reasons why the rows at a moment cannot be written."""
 
-from tidemark.model.errors import ConfigError
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from tidemark.io.host.disk import StateFull
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.pipeline.failures import first_reason
+from tidemark.pipeline.lake.table_errors import LakeFailed, unavailable_store
 
 
 class ReplayRefused(ConfigError):
@@ -15,3 +25,46 @@ class TargetExists(ConfigError):
     """The folder of the result exists."""
 
     hint = "name a folder that does not exist yet"
+
+
+class TargetInUse(ConfigError):
+    """Another replay writes the same result."""
+
+    hint = "wait until it ends, or name another folder"
+
+
+class LakeUnreadable(LakeFailed):
+    """A table of the lake cannot be read."""
+
+    hint = (
+        "run the command again, which then reads the present version; if files are missing because the replay took "
+        "longer than they are kept, set --log-keep-s of the pipeline to a longer time"
+    )
+
+
+class ResultNotWritten(StateError):
+    """The result cannot be written."""
+
+    hint = "check that its folder is on a local disk with free space, and that you may write to it"
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Translate the errors of reading a table of the lake.
+
+    NB: a running pipeline commits to it meanwhile, which is no conflict: `LakeTable.reading` would report one.
+    """
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        unavailable = unavailable_store(error, uri)
+        raise unavailable or LakeUnreadable(f"{uri} cannot be read: {first_reason(str(error))}") from error
+
+
+@contextmanager
+def writing_result(to: Path) -> Iterator[None]:
+    """Translate the errors of writing the result."""
+    try:
+        yield
+    except (LakeFailed, StateFull, OSError) as error:
+        raise ResultNotWritten(f"{to} cannot be written: {first_reason(str(error))}") from error

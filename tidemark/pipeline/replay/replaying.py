@@ -4,11 +4,8 @@ The replica is the pipeline's own (`tidemark.pipeline.sinks.replica`): keys, row
 unchanged TOASTed values have one meaning. The result is a Delta table; it appears when it is complete.
 """
 
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -33,7 +30,8 @@ from tidemark.pipeline.replay.log_changes import changes_of
 from tidemark.pipeline.replay.log_rows import LogRows
 from tidemark.pipeline.replay.moment import Moment
 from tidemark.pipeline.replay.recorded_events import RecordedEvents
-from tidemark.pipeline.replay.refusal import ReplayRefused, TargetExists
+from tidemark.pipeline.replay.refusal import LakeUnreadable, ReplayRefused, reading, writing_result
+from tidemark.pipeline.replay.result_folder import check_target, publish, unfinished_result
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -51,18 +49,23 @@ class Replayed:
 
 def replay(lake: OpenedLake, table: TablePosition, moment: Moment, to: Path, rows_max: int = MERGE_ROWS) -> Replayed:
     """Write the rows that `table` had at `moment` to the folder `to`."""
-    if to.exists() or to.is_symlink():
-        raise TargetExists(f"{to} exists")
+    check_target(to)
     if table.relation == INVALID_OID or table.log_version < 0:
         raise ReplayRefused(f"{table.qualified_name} has no log in the lake")
     of = (table.database, table.relation)
-    app = table_app(lake.capture, of, LOG)
-    log = LakeTable(f"{lake.root}/{table.folder}/{LOG}", app, version=table.log_version)
-    events, rows = RecordedEvents(lake.root, of), LogRows(log, rows_max)
+    log = _log_of(lake, table)
+    # NB: events are recorded before their changes are in the log, and also while the log is not written.
+    fault = table.log.fault
+    events = RecordedEvents(lake.root, of, lake.positions.applied.position if fault is None else fault.position)
+    rows = LogRows(log, rows_max)
     span = ReplayedTable(lake.positions, table, events, rows).range_to(moment)
-    with _unfinished(to) as folder:
+    with unfinished_result(to) as folder:
         replica = Replica(str(folder / "replica"), APP, events.shape, events.constants, UTF8, rows_max=rows_max)
-        result = _applied(of, events, rows, span, replica)
+        with writing_result(to):
+            result = replica.apply([])
+        for items in _portions(of, events, rows, span):
+            with writing_result(to):
+                result = replica.apply(items)
         if not result.exists:
             raise ReplayRefused(f"{table.qualified_name} had no columns at {moment}")
         if result.applied.blocked:
@@ -70,29 +73,22 @@ def replay(lake: OpenedLake, table: TablePosition, moment: Moment, to: Path, row
                 f"{table.qualified_name}: a change before {moment} does not identify its row: it has neither a key nor "
                 "REPLICA IDENTITY FULL"
             )
-        result.forget_files()
-        found = pc.sum(result.files(result.schema.names[:1]).column("num_records")).as_py() or 0
-        Path(result.uri).rename(to)
+        with writing_result(to):
+            result.forget_files()
+            found = pc.sum(result.files(result.schema.names[:1]).column("num_records")).as_py() or 0
+            publish(Path(result.uri), to)
     return Replayed(span.base.position, span.end, found)
 
 
-@contextmanager
-def _unfinished(to: Path) -> Iterator[Path]:
-    """Open a folder beside `to` for what is not complete; it is removed."""
-    to.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{to.name}-", dir=to.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _applied(of: TableId, events: RecordedEvents, log: LogRows, span: ReplayRange, replica: Replica) -> LakeTable:
-    """Apply the items of a range to a replica, part by part."""
-    table = replica.apply([])
-    for items in _portions(of, events, log, span):
-        table = replica.apply(items)
-    return table
+def _log_of(lake: OpenedLake, table: TablePosition) -> LakeTable:
+    uri, app = f"{lake.root}/{table.folder}/{LOG}", table_app(lake.capture, (table.database, table.relation), LOG)
+    with reading(uri):
+        log = LakeTable(uri, app, version=table.log_version)
+    recorded = table.log.recorded.id
+    if not log.exists or recorded not in ("", str(log.delta.metadata().id)):
+        what = f"is another table than {recorded}" if log.exists else "is gone"
+        raise LakeUnreadable(f"{table.qualified_name}: {uri} {what}", hint="restore it, or copy the table again")
+    return log
 
 
 def _portions(of: TableId, events: RecordedEvents, log: LogRows, span: ReplayRange) -> Iterator[list[Delivered]]:

@@ -1,19 +1,19 @@
 """The events of a lake's tables, which their logs do not contain: one Delta table, `_events`, beside `_positions`.
 
-    database relation _tli _commit_lsn _ordinal _seq commit_time | kind item | columns constants
+    database relation _tli _commit_lsn _ordinal _seq commit_time | kind item | columns constants is_reduced
 
 A log has the values of rows. Its columns are those of all versions of its table, and so do not show which of them a
 version had; it has no row for DDL, for the bounds of a copy or of a rewrite, and none that names the partition of a
 TRUNCATE. `_events` has these facts, so that the contents of a table at a moment follow from its log. `item` is the
 event as in the outbox. A row of kind `version` states a relation version that changes from its position on have;
 `columns` are the types of that version in Arrow, `constants` the values of its columns in rows that are older than the
-column.
+column. `is_reduced` is true if the log gets other columns than these (`schema_policy` = `ignore`).
 
 A batch is recorded before its tables are written. After a crash it is recorded again: equal rows with equal positions
 are one event. Readers of the logs are not disturbed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 import pyarrow as pa
@@ -49,8 +49,12 @@ SCHEMA = pa.schema(
         pa.field("item", pa.string()),  # JSON
         pa.field("columns", pa.binary()),  # an IPC stream without rows
         pa.field("constants", pa.binary()),  # an IPC stream of one row, whose columns are named by number
+        pa.field("is_reduced", pa.bool_()),  # NULL: as in the row before
     ]
 )
+
+
+_AS_BEFORE: dict[str, object] = {"columns": None, "constants": None, "is_reduced": None}
 
 
 class EventKind(Enum):
@@ -73,12 +77,24 @@ _KINDS: Mapping[type[TableEvent], EventKind] = {
 }
 
 
+IsReduced = Callable[[TableId, Sequence[Delivered]], bool]
+"""Returns whether the log of a table gets other columns than the version of the last of some items has."""
+
+
 class EventRecord:
     """Records the events of a lake; the versions that it has recorded are known until the lake is opened again."""
 
     def __init__(
-        self, root: str, capture: str, shapes: Shapes, constants: Constants, dialects: Mapping[Oid, Dialect]
+        self,
+        root: str,
+        capture: str,
+        shapes: Shapes,
+        constants: Constants,
+        dialects: Mapping[Oid, Dialect],
+        *,
+        is_reduced: IsReduced,
     ) -> None:
+        self._is_reduced = is_reduced
         self._uri, self._app = f"{root}/{FOLDER}", f"tidemark:{capture}:events"
         self._shapes, self._constants, self._dialects = shapes, constants, dialects
         self._versions: dict[TableId, Relation] = {}
@@ -86,20 +102,28 @@ class EventRecord:
     def record(self, tables: Mapping[TableId, Sequence[Delivered]], applied: Applied, keep_hours: int) -> int | None:
         """Record the events of a batch that ends at `applied`; return the version of `_events`, None: unchanged."""
         versions = dict(self._versions)
-        rows = [row for of, items in tables.items() for one in items for row in self._rows(of, one, versions)]
+        rows = [
+            row
+            for of, items in tables.items()
+            for at in range(len(items))
+            for row in self._rows(of, items, at, versions)
+        ]
         if not rows:
             return None
         table = writable_table(self._uri, self._app)
         if not table.exists:
             table.create(SCHEMA, table.applied)
-        table.append(pa.Table.from_pylist(rows, schema=SCHEMA), applied)
+        table.append(pa.Table.from_pylist(rows, schema=SCHEMA), applied, merge_schema=True)
         passed(Failpoint.EVENTS_RECORDED)
         self._versions = versions
         if table.has_passed(COMPACT_EVERY):
             table.compact(keep_hours)
         return table.version
 
-    def _rows(self, of: TableId, delivered: Delivered, versions: dict[TableId, Relation]) -> list[dict[str, object]]:
+    def _rows(
+        self, of: TableId, items: Sequence[Delivered], at: int, versions: dict[TableId, Relation]
+    ) -> list[dict[str, object]]:
+        delivered = items[at]
         item, relation = delivered.item, relation_of(delivered.item)
         assert relation is not None, item
         is_known = versions.get(of) == relation
@@ -113,7 +137,9 @@ class EventRecord:
             kind, text = _KINDS[type(item)], bytes(encode_item(item)[1]).decode()
             position = item.position
             time_us = item.seen_time_us if isinstance(item, CopyBoundary) else item.commit_time_us
-        described = {"columns": None, "constants": None} if is_known else self._described(of, relation)
+        described = _AS_BEFORE if is_known else self._described(of, relation)
+        if not is_known:
+            described["is_reduced"] = self._is_reduced(of, items[: at + 1])
         return [
             {**_place(of, position, delivered), "commit_time": time_us or None, "kind": kind.value, "item": text}
             | described

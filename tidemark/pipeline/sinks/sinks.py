@@ -111,7 +111,9 @@ class Lake:
         self._writes.upkeep[POSITIONS] = Upkeep("", NEVER_WRITTEN, (), 0, keep_hours)
         if self.positions.events_after is None:
             self.positions.events_after = self.positions.applied.position
-        self._events = EventRecord(self.root, identity.capture, shapes, constants, dialects or {})
+        self._events = EventRecord(
+            self.root, identity.capture, shapes, constants, dialects or {}, is_reduced=self._writes.is_reduced
+        )
         self._keep_hours = keep_hours
         self._is_over = is_over
         self._config = config

@@ -234,6 +234,15 @@ class TableWrites:
         policy = self._config.settings_of(latest_relation(items).qualified_name).schema_policy
         return self._pins.recorded(table, known, items, policy)
 
+    def is_reduced(self, table: TableId, items: Sequence[Delivered]) -> bool:
+        """Return whether the columns of a table's version after `items` are not those that its log gets."""
+        known, relation = self._positions.tables.get(table), latest_relation(items)
+        policy = self._config.settings_of(relation.qualified_name).schema_policy
+        columns = self._pins.columns(table, known, items, policy)
+        for delivered in items if columns is not None else ():
+            columns = columns.after(delivered.item, applied_of(known)) if columns is not None else None
+        return columns is not None and columns.reduced(relation) != relation
+
     def _name(self, table: TableId, items: Sequence[Delivered]) -> str:
         """Return the present name of a table; without items it is a known one."""
         return latest_relation(items).qualified_name if items else self._positions.tables[table].qualified_name

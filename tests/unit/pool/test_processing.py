@@ -26,11 +26,11 @@ from tidemark import (
     SerializerFailed,
 )
 from tidemark.decode.render.debezium import DebeziumLines
-from tidemark.embedding.pending_batch import PendingBatch, Processing, Unit
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, TypeDescription, TypeKind
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
 
 NOW_NS = 1_700_000_000_123_456_789
 ANN = {"id": 1, "name": "Ann", "email": "ann@x.org"}

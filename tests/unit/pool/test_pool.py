@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.processes.waiting import wait_until
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pool import HandlerPool
+from tidemark.runtime.pool.handler_pool import HandlerPool
 
 DEADLINE_S = 60.0
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.forged.groups import COLUMNS, TEXT, relation
-from tidemark.embedding.keys import NO_LANE, key_columns, lanes_of, sections_of
 from tidemark.model.change import AFTER, BEFORE, BeforeKind
 from tidemark.model.relation import Relation, ReplicaIdentity, TypeKind
+from tidemark.runtime.pool.keys import NO_LANE, key_columns, lanes_of, sections_of
 
 Row = tuple[str, BeforeKind, Mapping[str, object] | None, Mapping[str, object] | None]
 LANES = 4

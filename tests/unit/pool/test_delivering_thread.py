@@ -9,21 +9,22 @@ import pytest
 
 from tests.support.forged.groups import COLUMNS, batch, group, position
 from tests.support.processes.waiting import wait_until
-from tests.unit.embedding.test_six_ways import new_consumer
 from tests.unit.plugins.test_group_transforms import EPOCH
 from tests.unit.plugins.test_parked_table import new_store
 from tests.unit.plugins.test_plugin_consumer import PARTITION
+from tests.unit.pool.test_six_ways import new_consumer
 from tidemark import Batch, FlatJson, OnBatch, Order, SerializedRecord, Serializer
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import PendingBatch, Processing, Unit
-from tidemark.embedding.pool import THREAD_NAME, HandlerPool
-from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.engine.commit_policy import every
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup, GroupItem
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Pointer
+from tidemark.runtime.pool.handler_pool import THREAD_NAME, HandlerPool
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 
 DEADLINE_S = 60.0

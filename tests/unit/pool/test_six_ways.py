@@ -14,9 +14,6 @@ from tests.unit.plugins.test_parked_table import new_store
 from tests.unit.plugins.test_plugin_consumer import PARTITION
 from tidemark import ALWAYS, Batch, Change, FlatJson, Order, SerializedBatch, SerializedChange
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.pending_batch import PendingBatch, Processing
-from tidemark.embedding.pool import HandlerPool
-from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.offset_update import OffsetsHook
 from tidemark.io.host.clock import SystemClock
@@ -27,6 +24,10 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.position import Pointer
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.pool.handler_pool import HandlerPool
+from tidemark.runtime.pool.pending_batch import PendingBatch, Processing
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 
 DEADLINE_S = 60.0
