@@ -22,6 +22,7 @@ KERNELS = [
     "tidemark.decode.copy.copy_fields",
     "tidemark.decode.datum.deforming",
     "tidemark.decode.transactions.extract",
+    "tidemark.decode.transactions.file_versions",
     "tidemark.decode.transactions.pending_rows",
     "tidemark.decode.transactions.pending_children",
     "tidemark.decode.datum.lookup",

@@ -236,6 +236,8 @@ class Decoder:
         if isinstance(ended, xact.Commit):
             return self._commit(record, ended)
         if isinstance(ended, xact.Abort):
+            for member in (ended.xid, *ended.subxids):
+                self._skimmer.forget_own_files(self.transactions.top(member))
             self._skimmer.forget(self.transactions.abort(ended.xid, ended.subxids))
             self.catalogs_changed |= self._databases.abort((ended.xid, *ended.subxids))
         elif isinstance(ended, xact.Prepare):
@@ -393,6 +395,7 @@ class Decoder:
                 self._skimmer.set_aside(transaction)
                 transaction.schema = SchemaTracker(catalog, transaction.xid)
             transaction.schema.touch(record.xid, record.lsn)
+            self._skimmer.forget_own_files(transaction.xid)
         self.catalogs_changed |= changed
         return changed
 

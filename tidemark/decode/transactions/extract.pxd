@@ -3,11 +3,12 @@
 cimport cython
 
 from tidemark.decode.transactions.pending_rows cimport PendingRows
+from tidemark.decode.transactions.file_versions cimport FileVersions
 from tidemark.decode.transactions.pending_children cimport PendingChildren
 from tidemark.decode.datum.lookup cimport IntegerMap
 
 cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
-cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING
+cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING, IS_REWRITE
 cdef long long FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
 cdef long long POSTGRES_EPOCH_US
 cdef unsigned int NO_TUPLE
@@ -21,7 +22,7 @@ cdef unsigned int XACT_COMMIT, XACT_ABORT, XACT_HAS_INFO, COMMIT_MAIN, ABORT_MAI
 cdef unsigned int COMMIT_HAS_CHILDREN
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_FROM_OLD
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
-cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
+cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, OP_REWRITE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
 cdef unsigned int BLOCK_ID_MAX, ID_TOP_XID, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT
 cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
 cdef unsigned int TUPLE_HEADER
@@ -37,7 +38,9 @@ cdef class RowExtractor:
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
     cdef bint is_new
-    cdef IntegerMap xids, files, tablespaces, passed_files
+    cdef IntegerMap xids
+    cdef FileVersions files
+    cdef unsigned char insert_op
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
@@ -53,10 +56,6 @@ cdef class RowExtractor:
                              const unsigned char[::1] infos, const long long[::1] offsets,
                              const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
                              long long others_lsn) except -1
-
-    cpdef set_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
-
-    cpdef set_passed_file(self, unsigned int spc, unsigned long long db, unsigned long long rel)
 
     cpdef set_xid_state(self, unsigned int xid, long long state)
 
@@ -96,9 +95,12 @@ cdef class RowExtractor:
     @cython.locals(distance="long long", full="long long")
     cdef Py_ssize_t advance_xid(self, long long xid) except? -2 nogil
 
-    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", is_known=bint, changes_rows=bint)
+    @cython.locals(opcode="unsigned int", known="long long", changes_rows=bint, is_whole=bint, is_special=bint)
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                           unsigned int info, long long state) except -1 nogil
+
+    @cython.locals(opcode="unsigned int", known="long long", number="long long", changes_rows=bint, is_rewrite=bint)
+    cdef int process_own(self, unsigned int rmgr, unsigned int info, unsigned long long top) except -1 nogil
 
     cdef inline int is_complete(self, long long xid) except -1 nogil
 

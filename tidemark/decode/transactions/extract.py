@@ -1,9 +1,10 @@
 """The fast path from a block of records to row entries: no object for each ordinary record.
 
-Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has not changed
-a catalog and has no TOASTed value to reassemble. Any other record stops the loop, and `Decoder.decode` processes it:
-the rules are defined there once, and this module has only their ordinary case. Two tables control the loop: the
-relation version of each file, and which xids are ordinary.
+Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has no TOASTed
+value to reassemble. Any other record stops the loop, and `Decoder.decode` processes it: the rules are defined there
+once, and this module has only their ordinary case. Two tables control the loop: the relation version of each file, and
+which xids are ordinary. A transaction that has changed a catalog sees versions of its own: only the files whose version
+it was told for that transaction are known.
 
 A transaction that begins here is pending (`pending_rows`), with its subtransactions (`pending_children`). It commits
 here as well if its commit record has only time, database and these subtransactions. The same kind of commit of a
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.lookup import IntegerMap
 from tidemark.decode.datum.row_entries import ABSENT
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
 from tidemark.model import commit_time
@@ -50,9 +52,8 @@ UNKNOWN = 0  # xid state: top-level, unless its first record names a top-level x
 KNOWN = 1  # xid state: its rows are not ordinary, its other records need no processing
 ORDINARY = 2  # xid state: its rows are ordinary, and the caller has the transaction
 PASSED_OVER = 3  # xid state: its rows are skipped, the caller has the transaction
+SEES_OWN = -1  # xid state: this times the top-level xid; the caller has the transaction, which changed a catalog
 NONE = -1  # no record, no slot or no LSN
-NO_ROWS = 1  # state of a file: a catalog that is not tracked, a sequence
-FIRST_VERSION = 2  # state of a file: from here on, number of the relation version plus this
 
 # Copies as C integers, which Python code does not see.
 IN_RECORD_MAX = RECORD_ROWS_MAX
@@ -60,6 +61,7 @@ XID_UNKNOWN = UNKNOWN
 XID_KNOWN = KNOWN
 XID_ORDINARY = ORDINARY
 XID_PASSED_OVER = PASSED_OVER
+IS_REWRITE = OWN_IS_REWRITE
 XID_PENDING = PASSED_OVER + 1  # from here on, the transaction's slot plus this
 FILE_HAS_NO_ROWS = NO_ROWS
 VERSION_BASE = FIRST_VERSION
@@ -104,6 +106,7 @@ COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags except database, subtransactions, loc
 NO_ORDINARY_TIME = xact.NO_ORDINARY_TIME
 POSTGRES_EPOCH_US = commit_time.PG_EPOCH_US
 OP_INSERT, OP_UPDATE, OP_DELETE = ord(Op.INSERT.value), ord(Op.UPDATE.value), ord(Op.DELETE.value)
+OP_REWRITE = ord(Op.REWRITE.value)
 BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = int(BeforeKind.NONE), int(BeforeKind.KEY), int(BeforeKind.FULL)
 RECORD_HEADER = RECORD_HEADER_BYTES
 BLOCK_ID_MAX = record.BLOCK_ID_MAX
@@ -126,16 +129,13 @@ Buffer = bytes | bytearray
 class RowExtractor:
     """The state of the loop and its tables."""
 
-    def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows) -> None:
+    def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows, files: FileVersions) -> None:
         self.pending = pending
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
-        self.xids = (
-            IntegerMap()
-        )  # xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, or a slot of `pending` (the top-level one's)
-        self.files = IntegerMap()  # database and relfilenode to NO_ROWS or a relation version
-        self.tablespaces = IntegerMap()  # of the same files
-        self.passed_files = IntegerMap()  # to the tablespace: files in which PASSED_OVER rows need no processing
+        # From xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, SEES_OWN, or a slot of `pending` (the top-level one's).
+        self.xids = IntegerMap()
+        self.files = files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
         self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
         self.next_xid = 0  # 64 bits: above every xid that was read
@@ -154,6 +154,7 @@ class RowExtractor:
         self.index = 0  # in its block
         self.xid = 0
         self.is_new = False  # whether the xid is new
+        self.insert_op = OP_INSERT  # of a new row
         self.slot = OTHERS
         self.lsn = self.end_lsn = 0
 
@@ -205,24 +206,9 @@ class RowExtractor:
         self.linear = self.pending.linear = NO_BYTES
         return at
 
-    def forget_files(self) -> None:
-        """Forget all files."""
-        self.files = IntegerMap()
-        self.tablespaces = IntegerMap()
-        self.passed_files = IntegerMap()
-
     def forget_xids(self) -> None:
         """Forget all transactions."""
         self.xids = IntegerMap()
-
-    def set_file(self, spc: int, db: int, rel: int, value: int) -> None:
-        """Set a file's rows: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it (rows without tuples)."""
-        self.files.put(db << 32 | rel, value)
-        self.tablespaces.put(db << 32 | rel, spc)
-
-    def set_passed_file(self, spc: int, db: int, rel: int) -> None:
-        """Skip the rows of PASSED_OVER transactions in a file that is no catalog."""
-        self.passed_files.put(db << 32 | rel, spc)
 
     def set_xid_state(self, xid: int, state: int) -> None:
         """Set the state of a transaction or subtransaction."""
@@ -308,7 +294,7 @@ class RowExtractor:
 
         An unknown transaction has nothing to end.
         """
-        if state in (XID_KNOWN, XID_PASSED_OVER):
+        if state in (XID_KNOWN, XID_PASSED_OVER) or state < 0:
             return 0
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
@@ -389,25 +375,41 @@ class RowExtractor:
     def process_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Process a heap record."""
         opcode = info & OPCODE
-        if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
+        is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE)
+        if is_special or not self.read_headers(begin, length) or not self.can_join(state):
             return 0
-        if not self.read_headers(begin, length) or not self.can_join(state):
-            return 0
-        key = self.db << 32 | self.rel
-        known = self.files.get(key)
-        is_known = known != 0 and self.tablespaces.get(key) == self.spc
-        if not is_known or state == XID_PASSED_OVER:
-            return 1 if state == XID_PASSED_OVER and (is_known or self.passed_files.get(key) == self.spc) else 0
+        known = self.files.of(self.spc, self.db, self.rel)
+        if state == XID_PASSED_OVER:
+            return 1 if known != 0 or self.files.is_passed(self.spc, self.db, self.rel) else 0
+        if state < 0 and known != FILE_HAS_NO_ROWS:
+            return self.process_own(rmgr, info, -state)
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
-        if known == FILE_HAS_NO_ROWS or not changes_rows:
+        if known != 0 and (known == FILE_HAS_NO_ROWS or not changes_rows):
             return self.join()
+        self.insert_op = OP_INSERT
         self.is_new = state == XID_UNKNOWN
         self.slot = state - XID_PENDING if state >= XID_PENDING else OTHERS
-        if self.xid == 0 or (
-            state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
-        ):
+        is_whole = state >= XID_ORDINARY or (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
+        if known == 0 or self.xid == 0 or not is_whole:
             return 0
         return self.process_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
+
+    def process_own(self, rmgr: int, info: int, top: int) -> int:
+        """Process a heap record of a transaction that sees versions of its own."""
+        known = self.files.of_own(top, self.spc, self.db, self.rel)
+        opcode = info & OPCODE
+        changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
+        if known == FILE_HAS_NO_ROWS or (known != 0 and not changes_rows):
+            return 1
+        number = known - VERSION_BASE if known > 0 else NOTHING - known
+        is_rewrite = number & IS_REWRITE != 0
+        if known == 0 or (is_rewrite and rmgr == RM_HEAP and opcode != HEAP_INSERT):
+            return 0
+        self.insert_op = OP_REWRITE if is_rewrite else OP_INSERT
+        self.is_new = False
+        self.slot = OTHERS
+        number >>= 1
+        return self.process_rows(rmgr, info, number if known > 0 else NOTHING - number)
 
     def is_complete(self, xid: int) -> int:
         """Return whether a transaction that begins here is read from its beginning on (`xid_precedes`)."""
@@ -496,7 +498,7 @@ class RowExtractor:
             return 0
         if not self.is_tuple(self.data_at, self.data_length):
             return 0
-        self.add(OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        self.add(self.insert_op, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
         return 1
 
     def process_delete(self, relation: int) -> int:
@@ -559,7 +561,7 @@ class RowExtractor:
             if at + length > stop or not self.is_tuple(at, length):
                 return 0
             if write:
-                self.add(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
+                self.add(self.insert_op, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
             at += length
         return 1 if at == stop else 0
 
