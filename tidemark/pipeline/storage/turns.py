@@ -48,7 +48,7 @@ class Turns:
         _HELD.waited_s += time.monotonic() - begun_s
 
 
-class _Waiting:
+class _LentTurn:
     """A context manager without a generator, which would cost as much as the locks: a changed table has twenty."""
 
     __slots__ = ("_turns",)
@@ -67,7 +67,7 @@ class _Waiting:
 
 def waiting() -> AbstractContextManager[None]:
     """Let another thread have the turn of this one, if it has one, while the body waits."""
-    return _Waiting()
+    return _LentTurn()
 
 
 def waited_s() -> float:
