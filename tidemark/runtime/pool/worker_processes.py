@@ -14,7 +14,7 @@ from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.model.poison import WorkerPoison, WorkerRaised
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.pool.pending_batch import Unit
-from tidemark.runtime.pool.worker_frames import batch_frames, framed_reply, receive_frame, send_frame
+from tidemark.runtime.pool.worker_frames import receive_reply
 from tidemark.runtime.pool.worker_template import ForkedWorker, WorkerTemplate
 
 
@@ -94,18 +94,16 @@ class WorkerProcesses:
     def _call(self, place: _WorkerPlace, batch: Batch) -> None:
         worker = self._worker(place)
         try:
-            for frame in batch_frames(batch):
-                send_frame(worker.peer, frame)
-            answer = receive_frame(worker.peer)
+            worker.sender.send(batch)
+            reply = receive_reply(worker.peer)
         except OSError:
-            answer = None
-        if answer is None:
+            reply = None
+        if reply is None:
             with self._lock:
                 place.vacate()
                 if self._is_over:
                     raise Stopped
             raise WorkerEnded(worker.pid)
-        reply = framed_reply(answer)
         worker.cpu_s = reply.cpu_s
         if reply.poison is not None:
             index, item = reply.poison

@@ -11,13 +11,7 @@ from time import process_time
 from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.model.poison import PoisonChange
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, UnitHandler
-from tidemark.runtime.pool.worker_frames import (
-    WorkerReply,
-    framed_batch,
-    receive_frame,
-    reply_frame,
-    send_frame,
-)
+from tidemark.runtime.pool.worker_frames import BatchReceiver, BatchRequest, WorkerReply, send_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +26,19 @@ class WorkerCode:
 def serve(peer: socket.socket, code: WorkerCode) -> None:
     """Handle batches until the peer has ended."""
     send_identity(peer)
-    failed: tuple[bytes, bytes, PendingBatch] | None = None
-    while (head := receive_frame(peer)) is not None and (rows := receive_frame(peer)) is not None:
-        is_again = failed is not None and failed[:2] == (head, rows)
-        pending = failed[2] if failed and is_again else PendingBatch(framed_batch(head, rows), None, code.processing)
+    failed: tuple[BatchRequest, PendingBatch] | None = None
+    for request in BatchReceiver(peer).requests():
+        is_again = failed is not None and failed[0] == request
+        pending = failed[1] if failed and is_again else PendingBatch(request.batch(), None, code.processing)
         failed, raised = None, None
         try:
             pending.handle(code.handler)
         except BaseException as error:  # noqa: BLE001 - the one place: the engine decides what becomes of it
-            failed, raised = (head, rows, pending), error
+            failed, raised = (request, pending), error
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        send_frame(peer, reply_frame(_reply(raised, pending)))
+        send_reply(peer, _reply(raised, pending))
     if code.stop is not None:
         code.stop()
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, ExitCode, TidemarkError
+from tidemark.runtime.pool.worker_frames import BatchSender
 from tidemark.runtime.pool.worker_serving import WorkerCode, serve
 
 _PID = struct.Struct("<q")
@@ -49,6 +50,7 @@ class ForkedWorker:
     def __init__(self, pid: int, descriptor: int, peer: socket.socket) -> None:
         self.pid = pid
         self.peer = peer
+        self.sender = BatchSender(peer)
         self.cpu_s = 0.0  # up to its last reply
         self._descriptor = descriptor
 
