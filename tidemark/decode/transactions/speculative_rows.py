@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from array import array
 
-ROWS_MAX = 64  # at the same time; one for each session that inserts
+HELD_MAX = 64  # at the same time; one for each session that inserts
 COLUMNS = 9
 NONE = -1
 
 # Copies as C integers, which Python code does not see.
-SPACE = ROWS_MAX
+SPACE = HELD_MAX
 NOT_FOUND = NONE
 
 
@@ -26,7 +26,7 @@ class SpeculativeRows:
     """The rows, in no order."""
 
     def __init__(self) -> None:
-        columns = [array("q", bytes(8 * ROWS_MAX)) for _ in range(COLUMNS)]
+        columns = [array("q", bytes(8 * HELD_MAX)) for _ in range(COLUMNS)]
         self.xids, self.records, self.files, self.databases, self.tablespaces = columns[:5]
         self.places, self.relations, self.starts, self.lengths = columns[5:]
         self.count = 0
