@@ -8,6 +8,7 @@ import pytest
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.spark_process import SparkProcess
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.pipeline.driver.class_archive import FOLDER
 
 SEED = 4
 GROUPS = 10
@@ -38,7 +39,11 @@ def test_the_pipeline_does_not_let_spark_search_for_data_sources(tmp_path: Path)
 def test_a_prepared_start_maps_the_classes_of_spark_from_the_archive(tmp_path: Path) -> None:
     make_state(tmp_path / "state")
     feed(tmp_path / "state", RandomTables(SEED).groups(GROUPS))
-    succeeded(cdcctl("spark", "prepare", "--state", str(tmp_path / "state")))
+    succeeded(cdcctl("spark", "prepare", "--state", str(tmp_path / "state"), "--if-missing"))
+    (archive,) = (tmp_path / "state" / FOLDER).iterdir()
+    made = archive.stat()
+    succeeded(cdcctl("spark", "prepare", "--state", str(tmp_path / "state"), "--if-missing"))
+    assert archive.stat() == made
     loaded = tmp_path / "loaded"
     spark = SparkProcess(tmp_path / "state", tmp_path / "lake", tmp_path / "log", batch_bytes=BATCH_BYTES)
     spark.start("--once", SPARK_SUBMIT_OPTS=f"-Xlog:class+load=info:file={loaded}")

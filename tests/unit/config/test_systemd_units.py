@@ -69,6 +69,18 @@ def test_a_unit_starts_a_program_that_exists_with_options_that_it_has(role: str)
         assert re.search(rf"^  {option} ", done.stdout, re.MULTILINE), done.stdout
 
 
+def test_the_pipelines_unit_prepares_the_start_of_spark_in_the_folder_of_the_pipeline() -> None:
+    found = service(PIPELINE)
+    before, start = found["ExecStartPre"], found["ExecStart"].split()
+    assert before[0] == "-", "a pipeline starts without the archive"
+    python, _, program, *arguments = before[1:].split()
+    assert python == PYTHON
+    assert arguments[:2] == start[start.index("--state") :][:2]
+    done = subprocess.run([sys.executable, "-m", program, "--help"], capture_output=True, text=True, check=True)
+    for option in [argument for argument in arguments if argument.startswith("--")]:
+        assert re.search(rf"^  {option} ?", done.stdout, re.MULTILINE), done.stdout
+
+
 @each_daemon
 def test_a_units_times_fit_those_of_the_configuration(role: str) -> None:
     found, config = service(role), Config()

@@ -13,7 +13,8 @@ from tidemark.io.process.ending import report_ending
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import ConfigError, ExitCode
-from tidemark.pipeline.driver.class_archive import create_archive
+from tidemark.pipeline.driver.class_archive import create_archive, find_archive
+from tidemark.pipeline.driver.java import java_home
 from tidemark.pipeline.driver.session import end_session, make_session
 from tidemark.pipeline.driver.trial_query import run_trial
 
@@ -27,11 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidemark.pipeline.driver.preparation", allow_abbrev=False)
     parser.add_argument("--state", required=True)
     parser.add_argument("--shared-with-group", action="store_true")
+    parser.add_argument("--if-missing", action="store_true", help="do nothing if this Java and Spark have an archive")
     given = parser.parse_args(arguments)
     configure_logs("json", "info")
     log = get_log("pipeline")
     try:
-        archive = prepare(ProcessFolder(local_path(given.state, "--state"), given.shared_with_group))
+        folder = ProcessFolder(local_path(given.state, "--state"), given.shared_with_group)
+        if given.if_missing and find_archive(folder.root, java_home(os.environ, folder.root.absolute())):
+            return ExitCode.SUCCESS
+        archive = prepare(folder)
     except Exception as error:  # noqa: BLE001 - any error ends the process
         return report_ending(log, "no archive of Spark's classes", error)
     log.info("spark's classes archived", path=str(archive), bytes=archive.stat().st_size)

@@ -13,13 +13,16 @@ from tidemark_ctl.options import state_option
 @click.command("prepare")
 @state_option
 @click.option("--shared-with-group", is_flag=True, help="The folder is shared with a group.")
-def prepare_spark(*, state: Path, shared_with_group: bool) -> None:
+@click.option("--if-missing", is_flag=True, help="Do nothing if this Java and Spark have an archive.")
+def prepare_spark(*, state: Path, shared_with_group: bool, if_missing: bool) -> None:
     """Create an archive of Spark's classes in STATE: the pipeline starts in two thirds of the time.
 
     STATE may also be the runner folder of a pipeline on another host. Repeat the command after an update of Java or
     Spark. It takes a minute and 1 GB of memory, and may run beside a pipeline.
     """
     SPARK.require()
-    options = ["--state", str(state), *(["--shared-with-group"] if shared_with_group else [])]
+    options = ["--state", str(state)]
+    options += ["--shared-with-group"] if shared_with_group else []
+    options += ["--if-missing"] if if_missing else []
     command = [sys.executable, "-m", "tidemark.pipeline.driver.preparation", *options]
     os.execv(sys.executable, command)  # noqa: S606 - replaces us: signals reach it
