@@ -145,7 +145,7 @@ def _run_at(
         )
         writers = None
         if given.server is not None and not given.master.startswith("local"):
-            writers = ExecutorWriters(SourceOptions.parse(place.source), root, lake_config, log)
+            writers = ExecutorWriters(SourceOptions.parse(place.source), root, lake_config, log, metrics)
         opening_lake = partial(opened_landing, settings, outbox, capture, progress, log, writers=writers)
         landing = when_available(opening_lake, store_wait, stop, once=given.once)
         if landing is None:
