@@ -119,6 +119,7 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 INSERTED_AT_ONCE = 20_000
+LARGE_SHARE = 20  # one row of 10 kB for so many others
 
 
 def _insert_in_parts(_cluster: Cluster, session: Session, rows: int) -> int:
@@ -147,6 +148,22 @@ def _copy_rows(*statements: str) -> Callable[[Cluster, Session, int], int]:
     return work
 
 
+def _upsert(_cluster: Cluster, session: Session, rows: int) -> int:
+    sql(session, INSERT_NARROW.format(rows=rows) + " ON CONFLICT (id) DO UPDATE SET amount = excluded.amount")
+    return rows
+
+
+def _prepare_large(_cluster: Cluster, session: Session, _rows: int) -> None:
+    sql(session, "CREATE TABLE large (id bigint PRIMARY KEY, document text)")
+    sql(session, "ALTER TABLE large ALTER COLUMN document SET STORAGE EXTERNAL")
+
+
+def _insert_large(_cluster: Cluster, session: Session, rows: int) -> int:
+    count = max(1, rows // LARGE_SHARE)
+    sql(session, f"INSERT INTO large SELECT n, repeat(md5(n::text), 320) FROM generate_series(1, {count}) n")
+    return count
+
+
 def _prepare_view(_cluster: Cluster, session: Session, rows: int) -> None:
     sql(session, CREATE_NARROW)
     sql(session, INSERT_NARROW.format(rows=rows))
@@ -169,6 +186,8 @@ def _rewrite(_cluster: Cluster, session: Session, rows: int) -> int:
 
 
 OTHER_WORKLOADS: Mapping[str, Workload] = {
+    "upsert": Workload("one INSERT ... ON CONFLICT of new rows, five columns", _prepare_narrow, _upsert),
+    "large": Workload("one INSERT of texts of 10 kB, stored out of line", _prepare_large, _insert_large),
     "inserts": Workload("INSERTs of 20,000 rows of five columns", _prepare_narrow, _insert_in_parts),
     "copy": Workload("one COPY of five columns", _prepare_copied, _copy_rows()),
     "copy_truncated": Workload(

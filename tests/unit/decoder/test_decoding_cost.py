@@ -24,6 +24,7 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import RecordBlock
+from tidemark.wal.rmgr import heap
 
 XID, HEAP = 801, 16400
 ROWS = 4000
@@ -55,6 +56,16 @@ def inserted_by_ddl(rows: int) -> Wal:
     return stream
 
 
+def inserted_if_absent(rows: int) -> Wal:
+    """Return a transaction of so many rows, each inserted and then confirmed, as INSERT ... ON CONFLICT does."""
+    stream = new_wal()
+    for number in range(rows):
+        stream.insert(XID, ACCOUNT, packed_row(number), flags=heap.INSERT_IS_SPECULATIVE, offset=number)
+        stream.confirm(XID, ACCOUNT, offset=number)
+    stream.commit(XID)
+    return stream
+
+
 def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
     size = -(-len(stream.raws) // count)
     return [block_of(stream.raws[begin : begin + size]) for begin in range(0, len(stream.raws), size)]
@@ -74,7 +85,7 @@ def decode(blocks: Sequence[RecordBlock], recorded: Wal | None = None) -> int:
 
 
 @pytest.mark.parametrize("steps", [calls_outside_kernels, lines_outside_kernels])
-@pytest.mark.parametrize("write", [inserted, inserted_by_ddl])
+@pytest.mark.parametrize("write", [inserted, inserted_by_ddl, inserted_if_absent])
 def test_rows_of_a_block_cost_no_call_and_no_line_of_python_each(
     write: Callable[[int], Wal], steps: Callable[[Callable[[], object]], int]
 ) -> None:

@@ -5,9 +5,10 @@ cimport cython
 from tidemark.decode.transactions.pending_rows cimport PendingRows
 from tidemark.decode.transactions.file_versions cimport FileVersions
 from tidemark.decode.transactions.pending_children cimport PendingChildren
+from tidemark.decode.transactions.speculative_rows cimport SpeculativeRows
 from tidemark.decode.datum.lookup cimport IntegerMap
 
-cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
+cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_START, IMAGE_HEADER_MAX, LOCATION, BLOCK_NUMBER
 cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING, IS_REWRITE
 cdef long long FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
 cdef long long POSTGRES_EPOCH_US
@@ -45,7 +46,8 @@ cdef class RowExtractor:
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
     cdef long long xid, top, complete_from, slot
-    cdef long long spc
+    cdef readonly SpeculativeRows speculative
+    cdef long long spc, block
     cdef unsigned long long db, rel
     cdef long long lsn, end_lsn
 
@@ -107,11 +109,11 @@ cdef class RowExtractor:
     @cython.locals(opcode="unsigned int")
     cdef int process_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
 
-    @cython.locals(header="unsigned int", main=Py_ssize_t, short=bint)
+    @cython.locals(header="unsigned int", main=Py_ssize_t)
     cdef int read_headers(self, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, flags="unsigned int", data_length=Py_ssize_t, image_length=Py_ssize_t,
-                   compressed="unsigned int", first=bint)
+                   compressed="unsigned int", first=bint, size=Py_ssize_t)
     cdef inline int read_block_header(self) except -1 nogil
 
     cdef inline int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
@@ -119,7 +121,16 @@ cdef class RowExtractor:
     @cython.locals(flags="unsigned int")
     cdef int process_insert(self, long long relation) except -1 nogil
 
-    @cython.locals(flags="unsigned int", kind="unsigned char")
+    @cython.locals(place="long long")
+    cdef int hold_speculative(self, long long relation) except -1 nogil
+
+    @cython.locals(place="long long", held=Py_ssize_t, at=Py_ssize_t, length=Py_ssize_t, relation="long long")
+    cdef int process_confirm(self) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t)
+    cdef int has_speculative(self, long long state) except -1 nogil
+
+    @cython.locals(flags="unsigned int", kind="unsigned char", place="long long", held=Py_ssize_t)
     cdef int process_delete(self, long long relation) except -1 nogil
 
     @cython.locals(flags="unsigned int", kind="unsigned char", old_at=Py_ssize_t, old_length=Py_ssize_t)
@@ -131,7 +142,10 @@ cdef class RowExtractor:
     @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
     cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
 
-    @cython.locals(top="long long", is_unselected=bint)
+    @cython.locals(top="long long")
+    cdef int begin(self) except -1 nogil
+
+    @cython.locals(is_unselected=bint)
     cdef int add(self, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

@@ -27,6 +27,7 @@ from tidemark.decode.datum.row_entries import ABSENT
 from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
+from tidemark.decode.transactions.speculative_rows import SpeculativeRows
 from tidemark.model import commit_time
 from tidemark.model import lsn as lsns
 from tidemark.model.change import BeforeKind, Op
@@ -110,7 +111,9 @@ OP_REWRITE = ord(Op.REWRITE.value)
 BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = int(BeforeKind.NONE), int(BeforeKind.KEY), int(BeforeKind.FULL)
 RECORD_HEADER = RECORD_HEADER_BYTES
 BLOCK_ID_MAX = record.BLOCK_ID_MAX
-BLOCK_HEADER_MAX = 27  # the longest block header, in bytes
+BLOCK_START = 4  # bytes of a block header before those of its image and its location
+IMAGE_HEADER_MAX = 7
+LOCATION, BLOCK_NUMBER = 16, 4  # bytes: file and block number; without the file
 ID_TOP_XID = record.ID_TOP_XID
 ID_ORIGIN = record.ID_ORIGIN
 ID_MAIN_LONG = record.ID_MAIN_LONG
@@ -133,6 +136,7 @@ class RowExtractor:
         self.pending = pending
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
+        self.speculative = SpeculativeRows()
         # From xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, SEES_OWN, or a slot of `pending` (the top-level one's).
         self.xids = IntegerMap()
         self.files = files
@@ -150,7 +154,7 @@ class RowExtractor:
         self.image_length = 0  # of the first block
         self.data_at = self.data_length = 0
         self.main_at = self.main_length = 0
-        self.spc = self.db = self.rel = 0
+        self.spc = self.db = self.rel = self.block = 0
         self.index = 0  # in its block
         self.xid = 0
         self.is_new = False  # whether the xid is new
@@ -296,6 +300,8 @@ class RowExtractor:
         """
         if state in (XID_KNOWN, XID_PASSED_OVER) or state < 0:
             return 0
+        if self.has_speculative(state):  # rare: the backend failed before the confirmation
+            return 0
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
         if opcode == XACT_COMMIT and has_info and length >= RECORD_HEADER + 2 + COMMIT_MAIN:
@@ -375,7 +381,7 @@ class RowExtractor:
     def process_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Process a heap record."""
         opcode = info & OPCODE
-        is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE)
+        is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_INPLACE)
         if is_special or not self.read_headers(begin, length) or not self.can_join(state):
             return 0
         known = self.files.of(self.spc, self.db, self.rel)
@@ -424,7 +430,7 @@ class RowExtractor:
             return self.process_insert(relation)
         if opcode == HEAP_DELETE:
             return self.process_delete(relation)
-        return self.process_update(relation)
+        return self.process_confirm() if opcode == HEAP_CONFIRM else self.process_update(relation)
 
     def read_headers(self, begin: int, length: int) -> int:
         """Locate the first block's file and data, and the main data; return 0 if the headers are not ordinary."""
@@ -443,10 +449,13 @@ class RowExtractor:
             elif header == ID_TOP_XID and self.end - self.at >= 5:
                 self.top = read_u32(self.linear, self.at + 1)
                 self.at += 5
-            elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
-                short = header == ID_MAIN_SHORT
-                main = self.linear[self.at + 1] if short else read_u32(self.linear, self.at + 1)
-                self.at += 2 if short else 5
+            elif header == ID_MAIN_SHORT and self.end - self.at >= 2:
+                main = self.linear[self.at + 1]
+                self.at += 2
+                break
+            elif header == ID_MAIN_LONG and self.end - self.at >= 5:
+                main = read_u32(self.linear, self.at + 1)
+                self.at += 5
                 break
             else:
                 return 0
@@ -460,12 +469,15 @@ class RowExtractor:
     def read_block_header(self) -> int:
         """Read the header of a block reference at `at`; return 0 if it is not ordinary."""
         at = self.at
-        if self.end - at < BLOCK_HEADER_MAX or self.linear[at] != self.blocks:
+        if self.end - at < BLOCK_START or self.linear[at] != self.blocks:
             return 0
         flags = self.linear[at + 1]
         data_length = read_u16(self.linear, at + 2)
         image_length = 0
-        at += 4
+        at += BLOCK_START
+        size = BLOCK_NUMBER if flags & SAME_REL else LOCATION
+        if self.end - at < (size + IMAGE_HEADER_MAX if flags & HAS_IMAGE else size):
+            return 0
         if flags & HAS_IMAGE:
             image_length = read_u16(self.linear, at)
             compressed = self.linear[at + 4] & self.image_compressed and self.linear[at + 4] & IMAGE_HAS_HOLE
@@ -479,7 +491,8 @@ class RowExtractor:
             self.spc = read_u32(self.linear, at)
             self.db = read_u32(self.linear, at + 4)
             self.rel = read_u32(self.linear, at + 8)
-        at += 4 if flags & SAME_REL else 16
+            self.block = read_u32(self.linear, at + 12)
+        at += size
         self.promised += image_length + data_length
         self.blocks += 1
         self.at = at
@@ -494,11 +507,52 @@ class RowExtractor:
         if self.main_length < 3:
             return 0
         flags = self.linear[self.main_at + 2]
-        if flags & (INSERT_SPECULATIVE | INSERT_NEW) != INSERT_NEW:
+        if not flags & INSERT_NEW or not self.is_tuple(self.data_at, self.data_length):
             return 0
-        if not self.is_tuple(self.data_at, self.data_length):
-            return 0
+        if flags & INSERT_SPECULATIVE:
+            return self.hold_speculative(relation)
         self.add(self.insert_op, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        return 1
+
+    def hold_speculative(self, relation: int) -> int:
+        """Hold a row that waits for its confirmation; its transaction begins with it."""
+        if self.insert_op != OP_INSERT or not self.speculative.has_space():
+            return 0
+        self.begin()
+        place = self.block << 16 | read_u16(self.linear, self.main_at)
+        self.speculative.hold(
+            self.xid,
+            self.index,
+            self.spc,
+            self.db,
+            self.rel,
+            place,
+            relation,
+            self.data_at,
+            self.data_length,
+        )
+        return 1
+
+    def has_speculative(self, state: int) -> int:
+        """Return whether a row of a transaction in this state is held, or of another one in the same state."""
+        for at in range(self.speculative.count):
+            if self.xids.get(self.speculative.xids[at]) == state:
+                return 1
+        return 0
+
+    def process_confirm(self) -> int:
+        """Process the confirmation of a row that is held."""
+        if self.main_length < 2:
+            return 0
+        place = self.block << 16 | read_u16(self.linear, self.main_at)
+        held = self.speculative.find(self.xid, self.spc, self.db, self.rel, place)
+        if held == NOTHING or self.is_new:
+            return 0
+        at = self.speculative.starts[held]
+        length = self.speculative.lengths[held]
+        relation = self.speculative.relations[held]
+        self.speculative.remove(held)
+        self.add(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
         return 1
 
     def process_delete(self, relation: int) -> int:
@@ -507,7 +561,9 @@ class RowExtractor:
             return 0
         flags = self.linear[self.main_at + 7]
         if flags & DELETE_SUPER:
-            return 0
+            place = self.block << 16 | read_u16(self.linear, self.main_at + 4)
+            held = self.speculative.find(self.xid, self.spc, self.db, self.rel, place)
+            return 0 if held == NOTHING else self.speculative.remove(held) + 1
         if not flags & (DELETE_OLD_TUPLE | DELETE_OLD_KEY):
             self.add(OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
             return 1
@@ -565,14 +621,8 @@ class RowExtractor:
             at += length
         return 1 if at == stop else 0
 
-    def add(
-        self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
-    ) -> int:
-        """Add a row, without its tuples if its relation is not selected."""
-        is_unselected = relation < 0
-        if is_unselected:
-            relation = NOTHING - relation
-            new_length = old_length = NO_TUPLE
+    def begin(self) -> int:
+        """Make a new transaction or subtransaction pending."""
         if self.is_new:
             top = self.top if self.top != 0 else self.xid
             self.slot = self.xids.get(top) - XID_PENDING
@@ -581,6 +631,17 @@ class RowExtractor:
                 self.xids.enter(top, XID_PENDING + self.slot)
             self.join()
             self.is_new = False
+        return 0
+
+    def add(
+        self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
+    ) -> int:
+        """Add a row, without its tuples if its relation is not selected."""
+        is_unselected = relation < 0
+        if is_unselected:
+            relation = NOTHING - relation
+            new_length = old_length = NO_TUPLE
+        self.begin()
         if is_unselected and self.pending.count(self.slot, self.xid):
             return 0
         self.pending.add(

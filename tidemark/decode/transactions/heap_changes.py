@@ -253,7 +253,8 @@ class HeapChanges:
         key = SpeculativeKey(confirm.block.locator, confirm.block.block, confirm.offset)
         row = site.transaction.speculative.pop(key, None)
         if row is not None:
-            self._add(site, _INSERT, row.relation, new=row.packed)
+            is_current = site.catalog.resolve(confirm.block.locator, site.transaction.xid) is row.relation
+            self._add(site, _INSERT, row.relation, new=row.packed, is_current=is_current)
             site.forget_chunks()
 
     def _new_row(self, site: _Site, table: _RelationFacts, packed: bytes) -> None:
@@ -294,7 +295,9 @@ class HeapChanges:
         new: bytes | None = None,
         old: bytes | None = None,
         before_kind: BeforeKind = BeforeKind.NONE,
+        is_current: bool = True,
     ) -> None:
+        """Add a row; `is_current`: a further row in the same place would have this version, too."""
         if op != _REWRITE:
             emit_schema(site.transaction)
         if not self.selects(relation):
@@ -306,7 +309,7 @@ class HeapChanges:
         origin = site.record.origin
         rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
-        if site.transaction.schema is not None and self._is_ordinary(self._facts_of(relation)):
+        if is_current and site.transaction.schema is not None and self._is_ordinary(self._facts_of(relation)):
             locator, selected = site.record.blocks[0].locator, self.selects(relation)
             self._skimmer.own_file_has_rows(
                 site.transaction, locator, number, selected=selected, rewritten=op == _REWRITE

@@ -148,6 +148,11 @@ class Skimmer:
             row, byte, counted = stop, end, more[run]
         self._transactions.grew(row * ENTRY_BYTES + byte)
 
+    def take_speculative(self) -> list[int]:
+        """Return the records of the current block whose rows wait for a confirmation; the caller processes them."""
+        records: list[int] = self._extractor.speculative.take()
+        return records
+
     def committed(self, timeline: TimelineId) -> CommittedRun | None:
         """Return the pending transactions that committed."""
         count = self._pending.end_count
