@@ -35,7 +35,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
             "CopyBoundary",
         ),
     ),
-    ("Consumers", ("Consumer", "Delivery", "Loss", "Rewind")),
+    ("Consumers and handlers in the daemons", ("Consumer", "Delivery", "Handler", "Loss", "Rewind")),
     (
         "Transforms",
         (

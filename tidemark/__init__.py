@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tidemark.model.position import Epoch, Partition, Position
     from tidemark.model.secret import Secret
     from tidemark.runtime.plugins.consumer import Consumer, Delivery
+    from tidemark.runtime.plugins.handler import Handler
     from tidemark.runtime.pool.pool_kind import PoolKind
     from tidemark.serializers.json_records import DebeziumJson, FlatJson
     from tidemark.serializers.serializer import (
@@ -94,6 +95,7 @@ __all__ = [
     "Filter",
     "FlatJson",
     "Flatten",
+    "Handler",
     "IllegalTransition",
     "InternalError",
     "LogicalMessage",
@@ -172,6 +174,7 @@ _MODULES = {
     ),
     "model.secret": ("Secret",),
     "runtime.plugins.consumer": ("Consumer", "Delivery"),
+    "runtime.plugins.handler": ("Handler",),
     "serializers.json_records": ("DebeziumJson", "FlatJson"),
     "serializers.serializer": (
         "SerializedBatch",

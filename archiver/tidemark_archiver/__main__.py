@@ -7,7 +7,8 @@ from tidemark_archiver.archive import Archive, ArchiveSettings
 
 
 def _archive(daemon: DaemonContext, config: Config) -> Archive:
-    return Archive(daemon, ArchiveSettings.of(config, daemon.context.store.identity.segment_bytes, daemon.plugins))
+    segment_bytes = daemon.context.store.identity.segment_bytes
+    return Archive(daemon, ArchiveSettings.of(config, segment_bytes, daemon.plugins, daemon.template))
 
 
 main = daemon_command(Role.ARCHIVER, "Read archived WAL, and deliver while the sidecar cannot.", _archive)

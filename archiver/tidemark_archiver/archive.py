@@ -37,6 +37,7 @@ from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition
 from tidemark.runtime.plugins.plugins import Plugins
+from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -63,9 +64,15 @@ class ArchiveSettings:
     wal: WalSettings
 
     @classmethod
-    def of(cls, config: Config, segment_bytes: int, plugins: Plugins | None = None) -> Self:
+    def of(
+        cls,
+        config: Config,
+        segment_bytes: int,
+        plugins: Plugins | None = None,
+        template: WorkerTemplate | None = None,
+    ) -> Self:
         """Return the settings of a configuration, for a node with such segments."""
-        capture, wal = CaptureSettings.of(config, plugins), WalSettings.of(config, segment_bytes)
+        capture, wal = CaptureSettings.of(config, plugins, template), WalSettings.of(config, segment_bytes)
         return cls(config.archive, config.retry, config.watchdog, capture, wal)
 
 

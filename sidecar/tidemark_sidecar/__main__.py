@@ -7,7 +7,8 @@ from tidemark_sidecar.realtime import Realtime, RealtimeSettings
 
 
 def _realtime(daemon: DaemonContext, config: Config) -> Realtime:
-    return Realtime(daemon, RealtimeSettings.of(config, daemon.context.store.identity.segment_bytes, daemon.plugins))
+    segment_bytes = daemon.context.store.identity.segment_bytes
+    return Realtime(daemon, RealtimeSettings.of(config, segment_bytes, daemon.plugins, daemon.template))
 
 
 main = daemon_command(Role.SIDECAR, "Capture changes of a PostgreSQL node in realtime.", _realtime)

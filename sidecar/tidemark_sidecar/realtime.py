@@ -40,6 +40,7 @@ from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, w
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
 from tidemark.runtime.plugins.plugins import Plugins
+from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.runtime.recovery.lake_inventory import ANSWER_S
 from tidemark.runtime.recovery.promotion import PromotionSettings, find_start, is_waited_for
 from tidemark.wire.control import Json
@@ -70,7 +71,13 @@ class RealtimeSettings:
     promotion: PromotionSettings
 
     @classmethod
-    def of(cls, config: Config, segment_bytes: int, plugins: Plugins | None = None) -> Self:
+    def of(
+        cls,
+        config: Config,
+        segment_bytes: int,
+        plugins: Plugins | None = None,
+        template: WorkerTemplate | None = None,
+    ) -> Self:
         """Return the settings of a configuration, for a node with such segments."""
         return cls(
             config.realtime,
@@ -79,7 +86,7 @@ class RealtimeSettings:
             config.standby.follow,
             config.watchdog.watchdog_s,
             config.return_lag_bytes_max(segment_bytes),
-            CaptureSettings.of(config, plugins),
+            CaptureSettings.of(config, plugins, template),
             WalSettings.of(config, segment_bytes),
             PromotionSettings.of(config),
         )

@@ -63,10 +63,13 @@ from tidemark.runtime.plugins.plugin_uses import record_plugins
 from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.pool.handler_pool import HandlerPool, PartPool
-from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange, Unit
-from tidemark.runtime.pool.pool_consumer import PoolConsumer, PoolPart
+from tidemark.runtime.pool.pending_batch import Processing, Unit
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
 from tidemark.runtime.pool.pool_kind import PoolKind
+from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
+from tidemark.runtime.pool.worker_serving import WorkerCode
+from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
@@ -74,8 +77,6 @@ from tidemark.transforms.transform import Transform
 from tidemark.wire.state.event_logs import Loss, Rewind
 
 POLL_S = 0.1  # how soon an error ends the engine
-FLUSH_S = 1.0  # for the last position: the application thread asks for it every 0.2 s while something is unconfirmed
-FLUSH_POLL_S = 0.01
 EMBEDDED = "tidemark.Engine"  # the consumer in the state: a daemon over it would deliver elsewhere
 BUFFER_BYTES_DEFAULT = 64 << 20
 
@@ -171,9 +172,11 @@ class Engine(Stoppable):
         self._processor = checked_processor(processor, others)
         self._handler = _never_called if self._processor is not None else one_handler(handler, change_handler)
         self._processing = Processing(change_handler is not None, serializer, SystemClock())
+        self._template: WorkerTemplate | None = None
         self._workers: WorkerProcesses | None = None
         if checked_pool(pool, workers) is PoolKind.PROCESSES:
-            self._workers = WorkerProcesses(self._handler, self._processing, workers)
+            self._template = WorkerTemplate(WorkerCode(self._handler, self._processing))
+            self._workers = WorkerProcesses(self._template, workers)
             self._handler = self._workers
             self._processing = Processing(takes_changes=False, serializer=None, clock=SystemClock())
         self._on_event = on_event
@@ -210,8 +213,8 @@ class Engine(Stoppable):
 
     @property
     def worker_cpu_s(self) -> Sequence[float]:
-        """The CPU time of each worker process up to its last reply, then that of all that have ended."""
-        return () if self._workers is None else self._workers.cpu_s
+        """The CPU seconds by worker, up to the end of its last batch; a killed process counts with its successor."""
+        return self._pool.cpu_s if self._workers is None else self._workers.cpu_s
 
     def start(self) -> None:
         """Open or create the state, and start; if that fails, release everything and raise the error."""
@@ -220,8 +223,10 @@ class Engine(Stoppable):
         stack.callback(self._callbacks.passed, StopStep.STATE)
         deadline = StartDeadline(self._options.start_within_s, self._clock)
         try:
-            if self._workers is not None:
-                self._workers.start()  # NB: before anything is opened, because the workers would inherit it
+            if self._template is not None and self._workers is not None:
+                self._template.start()  # NB: before anything is opened, because the workers would inherit it
+                stack.callback(self._template.end)
+                self._workers.start()
                 stack.callback(self._workers.end)
             store = self._open(stack, deadline)
             deadline.check("the state is open, and nothing is started")
@@ -243,8 +248,8 @@ class Engine(Stoppable):
         Return the names of threads that are still in the handler then: what they do has no effect on the position, and
         their changes are delivered again. A callback that calls this requests the stop, and does not wait for it.
         """
-        if self._workers is not None:
-            self._workers.check_is_engine()
+        if self._template is not None:
+            self._template.check_is_owner()
         here = threading.current_thread()
         is_handler = self._pool.is_own(here)  # which may have changes before the start has returned
         with self._state_lock:
@@ -282,8 +287,8 @@ class Engine(Stoppable):
                 log=self._log,
             )
         return HandlerPool(
-            self._handle,
-            isolate=_isolate,
+            PartHandler(self._handler, self._on_event),
+            isolate=isolate,
             workers=options.workers,
             retries=options.retries,
             backoff=backoff,
@@ -370,17 +375,9 @@ class Engine(Stoppable):
         self._error = self._error or self._pool.error
         self._callbacks.passed(StopStep.POOL)
         self._change(EngineState.DRAINING, EngineState.CLOSING)
-        self._flush(capture, consumer, until_s)
+        consumer.store_finished(capture.progress, until_s)
         self._callbacks.passed(StopStep.POSITIONS)
         self._release(stack)
-
-    def _flush(self, capture: Capture, consumer: PoolConsumer, until_s: float) -> None:
-        """Wait until the position of all that is finished is stored, or the time is over."""
-        consumer.flush()
-        until_s = min(until_s, self._clock.monotonic_s() + FLUSH_S)
-        stepping = threading.Event()
-        while self._clock.monotonic_s() < until_s and not (consumer.is_flushed and _is_stored(capture, consumer)):
-            stepping.wait(FLUSH_POLL_S)
 
     def _release(self, stack: ExitStack) -> None:
         """Release everything; the first error is the one to report."""
@@ -396,14 +393,6 @@ class Engine(Stoppable):
         self._callbacks.ended(self._error)
         self._stopped.set()
 
-    def _handle(self, part: PoolPart) -> None:
-        if isinstance(part, Batch):
-            self._handler(part)
-        elif isinstance(part, PendingBatch | RetriedChange):
-            part.handle(self._handler)
-        elif self._on_event is not None:
-            self._on_event(part)
-
     def _columns_of(self, relation: Relation) -> pa.StructType:
         return arrow_struct(relation.live_columns, Dialect(mapping=self._config.types.mapping()))
 
@@ -411,10 +400,6 @@ class Engine(Stoppable):
         with self._state_lock:
             self._state = change(self._state, expected, wanted)
         self._callbacks.changed(wanted)
-
-
-def _isolate(part: PoolPart, error: Exception) -> bool:
-    return isinstance(part, PendingBatch) and part.isolate(error)
 
 
 def _never_called(unit: Unit) -> None:
@@ -428,8 +413,3 @@ def _is_complete(folder: StateFolder) -> bool:
             return store.view().beginning is not None
     except StateMissing:
         return False
-
-
-def _is_stored(capture: Capture, consumer: PoolConsumer) -> bool:
-    last, stored = consumer.confirmed, capture.progress.confirmed
-    return last is None or (stored is not None and stored.position >= last.position)

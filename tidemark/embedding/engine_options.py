@@ -10,7 +10,7 @@ from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
-from tidemark.io.process.config import Config, parse_config
+from tidemark.io.process.config import WORKERS_MAX, Config, parse_config
 from tidemark.model.errors import ConfigError
 from tidemark.model.poison import Poison
 from tidemark.runtime.pool.pending_batch import GivenHandler, UnitHandler
@@ -18,7 +18,6 @@ from tidemark.runtime.pool.pool_kind import PoolKind
 from tidemark.serializers.serializer import Serializer
 from tidemark.transforms.transform import Transform
 
-WORKERS_MAX = 256
 RETRIES_MAX = 1000
 WHERE = "tidemark.Engine"
 PROCESSOR_METHODS = ("start", "process", "stop")

@@ -6,17 +6,15 @@ from functools import partial
 from itertools import count
 
 from tidemark.embedding.processor import Processor, ProcessorPart
-from tidemark.engine.batch import Batch
 from tidemark.engine.dispatch import Dispatch, Dispatched
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
-from tidemark.model.change import EngineEvent
 from tidemark.runtime.pool.handler_pool import HandlerPool
-from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange
+from tidemark.runtime.pool.pending_batch import Processing, RetriedChange
+from tidemark.runtime.pool.pool_parts import PoolPart
 
 THREAD_NAME = "tidemark-processor"
 POLL_S = 0.1  # how soon an error of a call in the pool is noticed by a thread that waits for space
-StreamPart = Batch | PendingBatch | EngineEvent | RetriedChange
 
 
 class ProcessorPool:
@@ -39,8 +37,8 @@ class ProcessorPool:
             lambda call: call(), workers=workers, retries=retries, backoff=backoff, log=log
         )
         self._clock = SystemClock()
-        self._dispatch: Dispatch[StreamPart] = Dispatch()
-        self._unfinished: set[Dispatched[StreamPart]] = set()  # of those that the processor has
+        self._dispatch: Dispatch[PoolPart] = Dispatch()
+        self._unfinished: set[Dispatched[PoolPart]] = set()  # of those that the processor has
         self._lanes = count()
         self._error: BaseException | None = None
         self._is_ending = self._is_over = self._is_abandoned = False
@@ -58,11 +56,16 @@ class ProcessorPool:
         return self._error or self._calls.error
 
     @property
+    def cpu_s(self) -> Sequence[float]:
+        """The CPU seconds by thread of the pool, up to the end of its last call."""
+        return self._calls.cpu_s
+
+    @property
     def settled_units(self) -> int:
         """The length of the finished prefix."""
         return self._dispatch.settled_units
 
-    def submit(self, parts: Sequence[tuple[StreamPart, Hashable | None]], byte_count: int) -> bool:
+    def submit(self, parts: Sequence[tuple[PoolPart, Hashable | None]], byte_count: int) -> bool:
         """Add the next unit of the stream: the order of its parts is the processor's concern."""
         with self._changed:
             if self._is_ending or self._is_over:
@@ -114,7 +117,7 @@ class ProcessorPool:
                 self._is_over = True
                 self._changed.notify_all()
 
-    def _next(self) -> Dispatched[StreamPart] | None:
+    def _next(self) -> Dispatched[PoolPart] | None:
         """Wait for the next part; None if there is none any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._is_ending or self._dispatch.ready_count)
@@ -123,7 +126,7 @@ class ProcessorPool:
                 self._unfinished.add(taken)
             return taken
 
-    def _finish(self, taken: Dispatched[StreamPart]) -> None:
+    def _finish(self, taken: Dispatched[PoolPart]) -> None:
         with self._changed:
             if self._is_abandoned or taken not in self._unfinished:
                 return

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tidemark.engine.offset_update import OffsetsHook
+from tidemark.engine.progress import Progress
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.position import Epoch, Partition, Pointer
 
@@ -110,3 +111,15 @@ class PausingConsumer(GroupConsumer, Protocol):
     @property
     def takes_nothing(self) -> bool:
         """Return whether it takes no groups now: to refuse them is no error then."""
+
+
+@runtime_checkable
+class DrainedConsumer(GroupConsumer, Protocol):
+    """A consumer that handles changes after `on_events` has returned, in other threads."""
+
+    def drain(self, within_s: float, progress: Progress) -> None:
+        """Finish what it was given within a time, take nothing more, and wait until all that is finished is stored.
+
+        The capture calls it before it stops, from a thread of its owner, while the application thread still calls
+        `on_events`, by which it confirms. `progress`: of the capture.
+        """

@@ -95,6 +95,7 @@ class ConsumerFailed(TidemarkError):
 
     disposition = Disposition.FAIL_OVER
     exit_code = ExitCode.CONSUMER_FAILED
+    hint = "unconfirmed changes are delivered again after a restart"
 
 
 class NodeUnreachable(TidemarkError):

@@ -4,6 +4,9 @@
     tpcb    pgbench TPC-B, --rows / 50 transactions of four changes
     wide    UPDATEs of --rows / 10 rows of 16 mixed columns
 
+and, only by --workload, COPY and DDL that writes as many rows (copy, copy_truncated, copy_created, create_as, rewrite),
+INSERT ... ON CONFLICT (upsert) and rows stored out of line (large).
+
 Each trial is a whole process over the same range of WAL; the order changes with each round. Tidemark decodes segment
 files to Arrow batches and discards them; pg_recvlogical receives text from a walsender and discards it; pg_waldump only
 reads records and checks their CRC. It is compared with Tidemark with no table selected, minus its start (`scan ratio`:
@@ -26,7 +29,7 @@ from scripts.bench.decoding.contestants import OURS, SCANNING, STARTING, WALDUMP
 from scripts.bench.measuring.commands import Cost, init_state, without_start
 from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import RoundSpread, number, run_trials, spread
-from scripts.bench.measuring.workloads import SETTINGS, WORKLOADS, Recording, node, record
+from scripts.bench.measuring.workloads import ALL_WORKLOADS, SETTINGS, WORKLOADS, Recording, node, record
 
 NET = "tidemark, less its start"
 QUICK_ROWS = 100_000
@@ -129,7 +132,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the INSERT; the others scale with it")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="begin no more rounds after this, but one each")
-    parser.add_argument("--workload", action="append", choices=sorted(WORKLOADS), help="only this one; may come again")
+    parser.add_argument(
+        "--workload", action="append", choices=sorted(ALL_WORKLOADS), help="only this one; may come again"
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, {QUICK_ROUNDS} rounds")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     arguments = parser.parse_args()

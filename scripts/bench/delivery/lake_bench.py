@@ -11,8 +11,10 @@ commits are written directly, as copies of the table's last one. Each batch of a
 well: a replica has more files the longer its last compaction is ago. The limit: cleaned and kept take at most 1.3 times
 fresh; otherwise the exit code is 1.
 
-With --changing N... measure instead a batch in which N tables change: CPU and elapsed time, of log, replica and
-positions together, without Spark.
+With --changing N... measure instead batches in which N tables change: CPU and elapsed time, of log, replica and
+positions together, without Spark. There is a lake for each N, and their batches alternate, so other load of the
+machine meets all of them. Each table gets ten new rows, or with --updates U that many updates of earlier rows. With
+--of M each lake has M tables, of which N change. `parts` are those of a table (`table_parts`), from further batches.
 
 With --beside FILES measure small batches while a table of that many files is maintained (`maintenance_bench`).
 
@@ -21,16 +23,19 @@ With --replica ROWS measure instead one merge of --rows rows into a replica of t
 
 import argparse
 import json
+import random
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.bench.delivery import maintenance_bench, replica_bench
+from scripts.bench.delivery.table_parts import Profiles
 from scripts.bench.measuring.machine import machine
 from tests.support.lakes.aged_logs import age, lengthen, versions
 from tests.support.lakes.lakes import IDENTITY, batch
@@ -59,6 +64,8 @@ RATIO_MAX = 1.3
 PHASES = ("aged", "cleaning", "cleaned", "kept")
 ROWS = 10  # rows of a table in a batch
 AFTER_CHECKPOINT = 10
+FIRST_ROWS = 200  # of a table that gets updates
+PARTS_BATCHES = 3  # that are profiled
 CLEANING_BATCHES = 20  # batches measured while files are removed; the remaining files are removed without batches
 DAY_S = 86_400.0
 
@@ -71,14 +78,17 @@ class LakeFeed:
         self._reported = [0] * tables
         self._batches = 0
         self._sequence = 0
+        self._random = random.Random(1)
 
-    def next_batch(self) -> LakeBatch:
-        """Insert rows into every table; return their batch."""
+    def next_batch(self, changing: int | None = None, rows: int = ROWS, updates: int = 0) -> LakeBatch:
+        """Change every table, or the first ones: insert rows, or with `updates` update earlier ones."""
         items: list[Delivered] = []
-        for number, table in enumerate(self._tables):
+        for number, table in enumerate(self._tables[:changing]):
             table.commit(1_000_000 + 100 * (self._batches * len(self._tables) + number))
-            for row in range(ROWS):
-                table.insert({1: self._batches * ROWS + row, 2: "new", 3: None})
+            for key in self._random.sample(sorted(table.rows), updates):
+                table.update(key, {2: f"changed {self._batches}"})
+            for row in range(0 if updates else rows):
+                table.insert({1: self._batches * FIRST_ROWS + row, 2: "new", 3: None})
             table.cut()
             for item in table.items[self._reported[number] :]:
                 self._sequence += 1
@@ -182,22 +192,56 @@ class MeasuredIcebergLake:
         return time.process_time() - begun_s
 
 
-def measure_changing(counts: Iterable[int], batches: int, root: Path, lake_format: LakeFormat) -> dict[str, object]:
-    """Return the milliseconds of a batch by the number of tables that change in it, mean, and the CPU of one table."""
-    found: dict[str, object] = {"format": lake_format, "batches": batches, "rows_of_a_table": ROWS}
-    for count in counts:
-        feed, folder = LakeFeed(count), root / str(count)
-        is_delta = lake_format is LakeFormat.DELTA
-        lake = MeasuredLake(folder, KEEP_S) if is_delta else MeasuredIcebergLake(folder)
-        for _ in range(3):
-            lake.apply(feed.next_batch())
-        given = (feed.next_batch() for _ in range(batches))
-        begun = time.monotonic()
-        cpu_ms = statistics.mean(lake.apply(one) for one in given) * 1000
-        elapsed_ms = (time.monotonic() - begun) * 1000 / batches
-        cost = {"cpu_ms": round(cpu_ms), "elapsed_ms": round(elapsed_ms), "cpu_ms_of_a_table": round(cpu_ms / count, 1)}
-        found[f"{count}_tables"] = cost
-        shutil.rmtree(root / str(count))
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """A case of changing tables: how many, of how many, and how."""
+
+    count: int
+    of: int
+    updates: int
+
+    def first_batches(self, feed: LakeFeed) -> Iterator[LakeBatch]:
+        """Yield the batches that create the tables and open those that change."""
+        yield feed.next_batch(rows=FIRST_ROWS if self.updates else ROWS)
+        for _ in range(2):
+            yield self.batch(feed)
+
+    def batch(self, feed: LakeFeed) -> LakeBatch:
+        """Return the next batch."""
+        return feed.next_batch(self.count, updates=self.updates)
+
+
+def measure_changing(
+    cases: SequenceOf[Changing], batches: int, root: Path, lake_format: LakeFormat
+) -> dict[str, object]:
+    """Return the milliseconds of a batch by the number of tables that change in it, and the parts of one table."""
+    is_delta = lake_format is LakeFormat.DELTA
+    feeds, lakes = [LakeFeed(case.of) for case in cases], list[MeasuredLake | MeasuredIcebergLake]()
+    for case, feed in zip(cases, feeds, strict=True):
+        folder = root / f"{len(lakes)}"
+        lakes.append(MeasuredLake(folder, KEEP_S) if is_delta else MeasuredIcebergLake(folder))
+        for given in case.first_batches(feed):
+            lakes[-1].apply(given)
+    taken_ms: list[list[tuple[float, float]]] = [[] for _ in cases]
+    for _ in range(batches):
+        for case, feed, lake, taken in zip(cases, feeds, lakes, taken_ms, strict=True):
+            given, begun_s = case.batch(feed), time.monotonic()
+            taken.append((lake.apply(given) * 1000, (time.monotonic() - begun_s) * 1000))
+    found: dict[str, object] = {"format": lake_format, "batches": batches}
+    for case, feed, lake, taken in zip(cases, feeds, lakes, taken_ms, strict=True):
+        profiles = Profiles()
+        for given in [case.batch(feed) for _ in range(PARTS_BATCHES)]:
+            with profiles.measured():
+                lake.apply(given)
+        cpu_ms, elapsed_ms = (statistics.median(values) for values in zip(*taken, strict=True))
+        found[f"{case.count}_tables"] = {
+            "of": case.of,
+            "cpu_ms": round(cpu_ms),
+            "elapsed_ms": round(elapsed_ms),
+            "cpu_ms_of_a_table": round(cpu_ms / case.count, 1),
+            "least_cpu_ms_of_a_table": round(min(cpu for cpu, _ in taken) / case.count, 1),
+            "parts_ms_profiled": profiles.parts_ms(PARTS_BATCHES * case.count),
+        }
     return found
 
 
@@ -226,6 +270,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     parser.add_argument("--replica", type=int, metavar="ROWS", help="measure a merge into a replica of this size")
     parser.add_argument("--changing", type=int, nargs="+", metavar="N", help="measure batches in which N tables change")
+    parser.add_argument("--of", type=int, metavar="M", help="tables of each lake of --changing (default: N)")
+    parser.add_argument("--updates", type=int, default=0, help="of each table of --changing (default: new rows)")
     parser.add_argument("--beside", type=int, metavar="FILES", help="measure batches beside maintenance of a table")
     parser.add_argument("--file-rows", type=int, default=50_000, help="of --beside (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=100, help="changed rows of the merge (default: %(default)s)")
@@ -244,7 +290,8 @@ def main() -> int:
         elif given.beside:
             found = measure_beside(given.beside, given.file_rows, Path(folder))
         elif given.changing:
-            found = measure_changing(given.changing, given.batches, Path(folder), given.format)
+            cases = [Changing(count, given.of or count, given.updates) for count in given.changing]
+            found = measure_changing(cases, given.batches, Path(folder), given.format)
         else:
             found = measure(given.age, given.kept, given.tables, given.batches, Path(folder))
     if given.json or given.replica or given.changing or given.beside:

@@ -26,7 +26,9 @@ from scripts.bench.embedding.pool_trials import (
     TRANSFORM_S,
     TRANSFORMED_BATCHES,
     compute,
+    groups_to_transform,
     json_rows,
+    opened_context,
     sleep,
     transformed_batches,
 )
@@ -82,13 +84,16 @@ def live_trials(debezium: Debezium, dsn: str) -> Mapping[str, Trial]:
 
 def pool_trials(recording: Recording) -> tuple[Mapping[str, Trial], Mapping[str, Trial]]:
     """Return the trials of the matrix, and those of the transform."""
-    groups = decoded(recording)
+    groups, single_rows = decoded(recording), groups_to_transform()
 
     def matrix(workers: int, order: Order) -> Cost:
-        return measured(partial(json_rows, groups, workers, order), recording.rows)
+        with opened_context() as context:
+            return measured(partial(json_rows, context, groups, workers, order), recording.rows)
 
     def transform(workers: int, *, by_cpu: bool) -> Cost:
-        return measured(partial(transformed_batches, compute if by_cpu else sleep, workers), TRANSFORMED_BATCHES)
+        work = compute if by_cpu else sleep
+        with opened_context() as context:
+            return measured(partial(transformed_batches, context, single_rows, work, workers), TRANSFORMED_BATCHES)
 
     return (
         {

@@ -2,12 +2,13 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
-from tests.support.forged.groups import COLUMNS, TIMELINE, batch, group, position
+from tests.support.forged.groups import COLUMNS, TIMELINE, batch, group, position, relation
 from tidemark import ALWAYS, Batch, DebeziumJson, Epoch, OnBatch, Order, Partition, SerializedBatch
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.io.host.clock import SystemClock
@@ -22,7 +23,8 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
-from tidemark.runtime.pool.pool_consumer import PoolConsumer, PoolPart
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 from tidemark.wire.state.values import Identity
 
@@ -34,12 +36,30 @@ SYSTEM = SystemIdentifier(7)
 EPOCH = Epoch(TIMELINE, 1)
 
 
-def json_rows(groups: Sequence[ChangeGroup], workers: int, order: Order) -> int:
+@contextmanager
+def opened_context() -> Iterator[CaptureContext]:
+    """Create a state for a trial, before it is measured, and remove it."""
+    with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder:
+        identity = Identity("bench", SYSTEM, "00" * 16, 15, 16 << 20, 1 << 24)
+        with StateStore.create(StateFolder(Path(folder, "state")), identity) as store:
+            yield CaptureContext(store, Metrics("bench"), LibraryLog())
+
+
+def json_rows(context: CaptureContext, groups: Sequence[ChangeGroup], workers: int, order: Order) -> int:
     """Serialize groups to Debezium's JSON; return the number of records."""
-    return _handled(groups, Processing(False, DebeziumJson(tombstones=False), SystemClock()), None, workers, order)
+    processing = Processing(False, DebeziumJson(tombstones=False), SystemClock())
+    return _handled(context, groups, processing, None, workers=workers, order=order)
 
 
-def transformed_batches(work: Callable[[], None], workers: int) -> int:
+def groups_to_transform() -> Sequence[ChangeGroup]:
+    """Return groups of one row of one version of a table, which exist before anything is measured."""
+    table = relation()
+    return [group(lsn, [batch(lsn, [1], of=table)]) for lsn in range(100, 100 + TRANSFORMED_BATCHES)]
+
+
+def transformed_batches(
+    context: CaptureContext, groups: Sequence[ChangeGroup], work: Callable[[], None], workers: int
+) -> int:
     """Transform batches without order, each by a call of `work`; return their number."""
 
     def transform(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -47,9 +67,8 @@ def transformed_batches(work: Callable[[], None], workers: int) -> int:
             work()
         return rows
 
-    groups = [group(lsn, [batch(lsn, [1])]) for lsn in range(100, 100 + TRANSFORMED_BATCHES)]
     plans = TransformPlans((OnBatch(transform),), lambda _relation: COLUMNS)
-    return _handled(groups, Processing(False, None, SystemClock()), plans, workers, Order.NONE)
+    return _handled(context, groups, Processing(False, None, SystemClock()), plans, workers=workers, order=Order.NONE)
 
 
 def sleep() -> None:
@@ -65,7 +84,13 @@ def compute() -> None:
 
 
 def _handled(
-    groups: Sequence[ChangeGroup], processing: Processing, plans: TransformPlans | None, workers: int, order: Order
+    context: CaptureContext,
+    groups: Sequence[ChangeGroup],
+    processing: Processing,
+    plans: TransformPlans | None,
+    *,
+    workers: int,
+    order: Order,
 ) -> int:
     found: list[int] = []
 
@@ -77,30 +102,25 @@ def _handled(
         assert isinstance(part, PendingBatch), "no events are delivered"
         part.handle(count)
 
-    log = LibraryLog()
-    pool: HandlerPool[PoolPart] = HandlerPool(handle, workers=workers, retries=0, backoff=(0.1, 1.0), log=log)
-    with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder:
-        identity = Identity("bench", SYSTEM, "00" * 16, 15, 16 << 20, 1 << 24)
-        with StateStore.create(StateFolder(Path(folder, "state")), identity) as store:
-            context = CaptureContext(store, Metrics("bench"), log)
-            consumer = PoolConsumer(
-                pool,
-                order=order,
-                lane_count=workers,
-                commit=ALWAYS,
-                bytes_max=NO_BOUND,
-                databases={},
-                takes_events=False,
-                plans=plans,
-                processing=processing,
-                poison=PoisonHandling.of(PoisonConfig(), context, EPOCH),
-                retries=ParkedRetries(context, EPOCH),
-                log=log,
-            )
-            consumer.on_assigned(Partition(SYSTEM, INVALID_OID), EPOCH, Pointer(position(1), Lsn(1)))
-            pool.start()
-            consumer.on_events(iter(groups))
-            left = pool.drain(DRAIN_S)
+    pool: HandlerPool[PoolPart] = HandlerPool(handle, workers=workers, retries=0, backoff=(0.1, 1.0), log=context.log)
+    consumer = PoolConsumer(
+        pool,
+        order=order,
+        lane_count=workers,
+        commit=ALWAYS,
+        bytes_max=NO_BOUND,
+        databases={},
+        takes_events=False,
+        plans=plans,
+        processing=processing,
+        poison=PoisonHandling.of(PoisonConfig(), context, EPOCH),
+        retries=ParkedRetries(context, EPOCH),
+        log=context.log,
+    )
+    consumer.on_assigned(Partition(SYSTEM, INVALID_OID), EPOCH, Pointer(position(1), Lsn(1)))
+    pool.start()
+    consumer.on_events(iter(groups))
+    left = pool.drain(DRAIN_S)
     if pool.error is not None or left:
         raise SystemExit(f"the pool did not finish: {pool.error or left}")
     return sum(found)

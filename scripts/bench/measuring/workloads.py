@@ -1,4 +1,4 @@
-"""The WAL for the decoders: three workloads, each in a separate database of one PostgreSQL 15."""
+"""The WAL for the decoders: workloads, each in a separate database of one PostgreSQL 15."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +15,7 @@ SETTINGS = {
     "autovacuum": "off",
     "checkpoint_timeout": "1h",
     "max_wal_size": "8GB",
+    "max_replication_slots": "32",
     "wal_keep_size": "8GB",
     "logical_decoding_work_mem": "256MB",  # as much as Tidemark's decoder has: neither spills
 }
@@ -118,6 +119,7 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 INSERTED_AT_ONCE = 20_000
+LARGE_SHARE = 20  # one row of 10 kB for so many others
 
 
 def _insert_in_parts(_cluster: Cluster, session: Session, rows: int) -> int:
@@ -126,10 +128,82 @@ def _insert_in_parts(_cluster: Cluster, session: Session, rows: int) -> int:
     return rows // INSERTED_AT_ONCE * INSERTED_AT_ONCE
 
 
+def _prepare_copied(_cluster: Cluster, session: Session, rows: int) -> None:
+    """Make a table to copy from; its own rows are written before the measured WAL."""
+    sql(session, CREATE_NARROW)
+    sql(session, INSERT_NARROW.format(rows=rows))
+    sql(session, "CREATE TABLE copied (LIKE narrow)")
+
+
+def _copy_rows(*statements: str) -> Callable[[Cluster, Session, int], int]:
+    """Return a function that writes the rows of `narrow` once, in one transaction, after these statements."""
+
+    def work(cluster: Cluster, session: Session, rows: int) -> int:
+        copied = cluster.data.parent / f"{session.info.dbname}.rows"
+        sql(session, f"COPY narrow TO '{copied}'")
+        sql(session, "; ".join(["BEGIN", *statements, f"COPY copied FROM '{copied}'", "COMMIT"]))
+        copied.unlink()
+        return rows
+
+    return work
+
+
+def _upsert(_cluster: Cluster, session: Session, rows: int) -> int:
+    sql(session, INSERT_NARROW.format(rows=rows) + " ON CONFLICT (id) DO UPDATE SET amount = excluded.amount")
+    return rows
+
+
+def _prepare_large(_cluster: Cluster, session: Session, _rows: int) -> None:
+    sql(session, "CREATE TABLE large (id bigint PRIMARY KEY, document text)")
+    sql(session, "ALTER TABLE large ALTER COLUMN document SET STORAGE EXTERNAL")
+
+
+def _insert_large(_cluster: Cluster, session: Session, rows: int) -> int:
+    count = max(1, rows // LARGE_SHARE)
+    sql(session, f"INSERT INTO large SELECT n, repeat(md5(n::text), 320) FROM generate_series(1, {count}) n")
+    return count
+
+
+def _prepare_view(_cluster: Cluster, session: Session, rows: int) -> None:
+    sql(session, CREATE_NARROW)
+    sql(session, INSERT_NARROW.format(rows=rows))
+    sql(session, "CREATE MATERIALIZED VIEW summary AS SELECT * FROM narrow")
+
+
+def _refresh(_cluster: Cluster, session: Session, _rows: int) -> int:
+    sql(session, "REFRESH MATERIALIZED VIEW summary")
+    return 0
+
+
+def _create_as(_cluster: Cluster, session: Session, rows: int) -> int:
+    sql(session, "CREATE TABLE selected AS SELECT * FROM narrow")
+    return rows
+
+
+def _rewrite(_cluster: Cluster, session: Session, rows: int) -> int:
+    sql(session, "ALTER TABLE narrow ALTER COLUMN account TYPE bigint")
+    return rows
+
+
 OTHER_WORKLOADS: Mapping[str, Workload] = {
+    "upsert": Workload("one INSERT ... ON CONFLICT of new rows, five columns", _prepare_narrow, _upsert),
+    "large": Workload("one INSERT of texts of 10 kB, stored out of line", _prepare_large, _insert_large),
     "inserts": Workload("INSERTs of 20,000 rows of five columns", _prepare_narrow, _insert_in_parts),
+    "copy": Workload("one COPY of five columns", _prepare_copied, _copy_rows()),
+    "copy_truncated": Workload(
+        "the same after TRUNCATE, as pgbench -i and restores do", _prepare_copied, _copy_rows("TRUNCATE copied")
+    ),
+    "copy_created": Workload(
+        "the same after CREATE TABLE",
+        _prepare_copied,
+        _copy_rows("DROP TABLE copied", "CREATE TABLE copied (LIKE narrow)"),
+    ),
+    "create_as": Workload("CREATE TABLE AS", _prepare_copied, _create_as),
+    "refresh": Workload("REFRESH MATERIALIZED VIEW, whose rows are not delivered", _prepare_view, _refresh),
+    "rewrite": Workload("ALTER TABLE that rewrites the rows", _prepare_copied, _rewrite),
 }
 """Workloads of single benchmarks."""
+ALL_WORKLOADS: Mapping[str, Workload] = {**WORKLOADS, **OTHER_WORKLOADS}
 
 
 @contextmanager
@@ -141,7 +215,7 @@ def node() -> Iterator[Cluster]:
 
 def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[[str, str, Path], None]) -> Recording:
     """Run a workload after creating slots and state; copy its WAL afterwards."""
-    workload = {**WORKLOADS, **OTHER_WORKLOADS}[name]
+    workload = ALL_WORKLOADS[name]
     cluster.sql(f"CREATE DATABASE {name}")
     archive, state = folder / f"{name}-wal", folder / f"{name}-state"
     with cluster.connect(name) as session:

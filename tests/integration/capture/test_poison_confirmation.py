@@ -29,7 +29,7 @@ from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling, PoisonRun, PoisonUnrecorded
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
-from tidemark.runtime.pool.pool_consumer import PoolPart
+from tidemark.runtime.pool.pool_parts import PoolPart
 
 IN_A_ROW = 3
 BOUND = 100  # bytes: less than two groups

@@ -41,7 +41,7 @@ from tidemark.wire.state.state_keys import ADDED_POSITIONS, DELIVERED
 from tidemark.wire.state.values import Watermark
 
 if TYPE_CHECKING:
-    from tidemark.runtime.pool.pool_consumer import PoolPart
+    from tidemark.runtime.pool.pool_parts import PoolPart
 
 OWN = Partition(IDENTITY.system_identifier)
 OTHER = Partition(SystemIdentifier(99), Oid(5))

@@ -55,7 +55,8 @@ def test_a_killed_worker_loses_nothing_and_a_stop_confirms_what_the_workers_fini
         wait_until(lambda: killed not in first.worker_pids and len(first.worker_pids) == WORKERS)
         leave.touch()
         wait_until(lambda: len(rows()) >= 40)
-        assert len(first.worker_cpu_s) == WORKERS + 1
+        assert len(first.worker_cpu_s) == WORKERS
+        assert min(first.worker_cpu_s) > 0
     assert sorted(int(row[0]) for row in rows()) == list(range(1, 41))
     assert {row[1] for row in rows()} == {"hidden"}
     assert os.getpid() not in {int(row[2]) for row in rows()}

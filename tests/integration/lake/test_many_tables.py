@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import RELATION, ScriptedTable
+from tests.support.processes.python_calls import counted_calls
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
@@ -21,6 +22,7 @@ FEW, MANY = 2, 10
 OPENED_MAX = 8  # a table: the commits of log and replica, and what is synced: two files and two folders of each
 SYNCED_MAX = 8
 LINKED_MAX = 2
+CALLS_MAX = 3000  # of functions, for a table: rows, files, statistics, commits, syncs; 2,850 with CPython 3.11
 WAIT_S = 30.0
 
 
@@ -106,3 +108,17 @@ def test_tables_of_a_batch_wait_for_the_disk_at_the_same_time(tmp_path: Path, mo
     monkeypatch.setattr(os, "fdatasync", waiting)
     tables.change_all()
     assert not together.broken
+
+
+def test_each_further_changed_table_costs_a_bounded_number_of_computations(tmp_path: Path) -> None:
+    def calls(count: int) -> int:
+        tables = ChangingTables(tmp_path / str(count), count)
+        for _ in range(3):
+            tables.change_all()
+        with counted_calls() as counted:
+            tables.change_all()
+        return counted.total
+
+    few, some, many = calls(FEW), calls(MANY), calls(3 * MANY)
+    assert (some - few) / (MANY - FEW) <= CALLS_MAX
+    assert (many - some) / (2 * MANY) <= CALLS_MAX, "further tables cost more than the first ones"

@@ -168,7 +168,7 @@ def test_two_captures_of_one_host_get_separate_ports(cluster: Cluster, tmp_path:
 
 
 @contextmanager
-def idle(metrics: PipelineMetrics | ServerMetrics) -> Iterator[str]:
+def idle(metrics: Metrics | PipelineMetrics | ServerMetrics) -> Iterator[str]:
     """Serve the metrics of a process that has done nothing yet."""
     server = MetricsServer(metrics, "127.0.0.1", 0)
     try:
@@ -181,12 +181,20 @@ def idle(metrics: PipelineMetrics | ServerMetrics) -> Iterator[str]:
 def test_every_query_of_the_dashboard_has_a_result(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster(15)
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    handling = Metrics("main")  # of a daemon with a handler
+    handling.pool_cpu.follow(lambda: (0.0,))
     with (
         busy(cluster, "postgres", tmp_path) as sidecar,
         idle(PipelineMetrics("main")) as spark,
         idle(ServerMetrics("main")) as outbox_server,
+        idle(handling) as archiver,
     ):
-        targets = {"tidemark-sidecar": served(sidecar), "tidemark-spark": spark, "tidemark-server": outbox_server}
+        targets = {
+            "tidemark-sidecar": served(sidecar),
+            "tidemark-spark": spark,
+            "tidemark-server": outbox_server,
+            "tidemark-archiver": archiver,
+        }
         with prometheus.scraping(targets, tmp_path) as server:
             unanswered = expressions()
             assert len(unanswered) > 50
@@ -243,6 +251,25 @@ def test_a_counter_by_kind_exists_for_each_kind_before_the_first_event() -> None
         for kind in expected:
             labels = {metrics.CAPTURE_LABEL: "main", metrics.KIND_LABEL: kind}
             assert registry.get_sample_value(name, labels) == 0, (name, kind)
+
+
+def test_the_cpu_time_of_a_pool_continues_with_the_pool_of_the_next_capture() -> None:
+    made = Metrics("main")
+
+    def cpu_s(worker: int) -> float | None:
+        labels = {metrics.CAPTURE_LABEL: "main", metrics.WORKER_LABEL: str(worker)}
+        return made.registry.get_sample_value(metrics.POOL_CPU, labels)
+
+    assert cpu_s(1) is None
+    first, second = [1.0, 2.0], [0.25]
+    made.pool_cpu.follow(lambda: first)
+    first[1] = 4.0
+    assert (cpu_s(1), cpu_s(2)) == (1.0, 4.0)
+    made.pool_cpu.settle()
+    first[1] = 9.0
+    assert (cpu_s(1), cpu_s(2)) == (1.0, 4.0)
+    made.pool_cpu.follow(lambda: second)
+    assert (cpu_s(1), cpu_s(2)) == (1.25, 4.0)
 
 
 def test_an_archive_that_a_process_has_not_listed_is_unknown_and_not_empty() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +24,9 @@ from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions import extract, pending_rows
+from tidemark.decode.transactions import extract, file_versions, pending_rows
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.page import RecordBlock
@@ -33,17 +35,24 @@ from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap
 slow_lookup = interpreted("tidemark.decode.datum.lookup")
 slow_pending = interpreted("tidemark.decode.transactions.pending_rows")
 slow_children = interpreted("tidemark.decode.transactions.pending_children")
+slow_files = interpreted(
+    "tidemark.decode.transactions.file_versions", stand_in={"tidemark.decode.datum.lookup": slow_lookup}
+)
+slow_speculative = interpreted("tidemark.decode.transactions.speculative_rows")
 slow_extract = interpreted(
     "tidemark.decode.transactions.extract",
     stand_in={
         "tidemark.decode.datum.lookup": slow_lookup,
         "tidemark.decode.transactions.pending_rows": slow_pending,
+        "tidemark.decode.transactions.file_versions": slow_files,
         "tidemark.decode.transactions.pending_children": slow_children,
+        "tidemark.decode.transactions.speculative_rows": slow_speculative,
     },
 )
 slow_entries = interpreted("tidemark.decode.datum.row_entries")
 
 ACCOUNT, LEDGER, TOAST = 16385, 16390, 16388
+HEAP, VIEW = 16400, 16500  # transient heaps by session; a materialized view
 RM_BTREE = 11
 POINTER = ExternalPointer(104, 100, 0, Oid(77), Oid(TOAST))
 TOAST_TABLE = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
@@ -58,11 +67,14 @@ VERBS = (
     "toast",
     "unchanged",
     "speculative",
+    "guess",
+    "resolve",
     "lock",
     "index",
     "message",
 )
 DDL_VERBS = ("command_id", "invalidations", "held_lock")
+CATALOG_VERBS = ("alter", "rewrite", "rewrite", "end_rewrite", "refresh")
 ENDS = ("commit", "commit", "abort", "prepare", "elsewhere", "truncate")
 NESTED = (
     "savepoint",
@@ -74,7 +86,25 @@ NESTED = (
     "far_rollback",
     "release",
 )
-STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + ENDS + NESTED), st.integers(0, 3)), max_size=60)
+OF_DDL = (
+    *CATALOG_VERBS,
+    "guess",
+    "resolve",
+    "insert",
+    "update",
+    "delete",
+    "many",
+    "toast",
+    "savepoint",
+    "rollback",
+    "release",
+)
+DDL_STEPS = st.lists(  # long: a transaction needs rows after a change of a catalog, and more after another change
+    st.tuples(st.sampled_from(OF_DDL * 2 + ("commit", "abort")), st.integers(0, 1)), min_size=20, max_size=60
+)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + CATALOG_VERBS + ENDS + NESTED), st.integers(0, 3)), max_size=60
+)
 
 
 class Sessions:
@@ -87,6 +117,8 @@ class Sessions:
         self.subs: list[list[int]] = [[], [], [], []]
         self.released: list[list[int]] = [[], [], [], []]
         self.number = 0
+        self.heaps: dict[int, int] = {}  # open transient heaps: the xid that made it, by session
+        self.guesses: dict[int, tuple[int, int, int]] = {}  # speculative rows: xid, table and place, by session
 
     def play(self, verb: str, session: int) -> None:
         self.number += 1
@@ -102,6 +134,8 @@ class Sessions:
             "toast": self._toast,
             "unchanged": lambda xid, table: self.stream.update(xid, table, packed_row(self.number, external(POINTER))),
             "speculative": self._speculative,
+            "guess": lambda xid, table: self._guess(session, xid, table),
+            "resolve": lambda _xid, _table: self._resolve(session),
             "lock": lambda xid, table: self._other(RM_HEAP, heap.LOCK, xid, table),
             "index": lambda xid, table: self._other(RM_BTREE, 0, xid, table),
             "message": lambda xid, _: self.stream.message(b"p", b"m", xid=xid if self.number % 2 else 0),
@@ -113,16 +147,56 @@ class Sessions:
         }
         if verb in acts:
             acts[verb](self._current(session), (ACCOUNT, LEDGER)[self.number % 2])
+        elif verb in CATALOG_VERBS:
+            self._change_catalog(verb, session)
         elif verb in NESTED:
             self._nest(verb, session)
         elif verb in ("commit", "abort"):
             end = self.stream.commit if verb == "commit" else self.stream.abort
             end(self.tops[session], *self.released[session], *self.subs[session])
             self.tops[session], self.subs[session], self.released[session] = 0, [], []
+            self.heaps.pop(session, None)
+            self.guesses.pop(session, None)
         elif verb == "prepare" and not self.subs[session] + self.released[session]:
             self.stream.prepare(self.tops[session], b"gid")
             self.stream.commit_prepared(self.tops[session], b"gid")
             self.tops[session] = 0
+            self.heaps.pop(session, None)
+            self.guesses.pop(session, None)
+
+    def _change_catalog(self, verb: str, session: int) -> None:
+        xid, top, heap_oid = self._current(session), self.tops[session], HEAP + session
+        table = (ACCOUNT, LEDGER)[self.number % 2]
+        if verb == "alter":
+            self.stream.change_catalog(xid, table, relation(f"named_{self.number}", table), top=top)
+            return
+        if verb == "end_rewrite":
+            if self.heaps.pop(session, None):
+                self.stream.change_catalog(xid, heap_oid, None, top=top)
+            return
+        if session not in self.heaps:
+            of = table if verb == "rewrite" else VIEW
+            transient = replace(relation("pg_temp", heap_oid), rewrite_of=Oid(of))
+            self.stream.change_catalog(xid, heap_oid, transient, top=top)
+            self.heaps[session] = xid
+        self._fill(xid, heap_oid)
+
+    def _fill(self, xid: int, heap_oid: int) -> None:
+        if self.number % 3 == 0:
+            self.stream.multi_insert(xid, heap_oid, [packed_row(self.number), packed_row(2, b"odd")])
+        elif self.number % 3 == 1:
+            self._toast(xid, heap_oid)
+        self.stream.insert(xid, heap_oid, packed_row(self.number))
+
+    def _roll_back(self, session: int, first: int) -> None:
+        """Abort the subtransactions from `first` on."""
+        gone = self.subs[session][first:]
+        del self.subs[session][first:]
+        self.stream.abort(*gone)
+        if self.heaps.get(session) in gone:
+            del self.heaps[session]
+        if session in self.guesses and self.guesses[session][0] in gone:
+            del self.guesses[session]
 
     def _nest(self, verb: str, session: int) -> None:
         if verb == "savepoint":
@@ -143,10 +217,9 @@ class Sessions:
             self._other((RM_BTREE, RM_HEAP)[self.number % 2], heap.LOCK, sub, ACCOUNT, top=self.tops[session])
             self.subs[session].append(sub)
         elif verb == "rollback" and self.subs[session]:
-            self.stream.abort(self.subs[session].pop())
+            self._roll_back(session, len(self.subs[session]) - 1)
         elif verb == "far_rollback" and self.subs[session]:
-            self.stream.abort(*self.subs[session][self.number % len(self.subs[session]) :])
-            del self.subs[session][self.number % len(self.subs[session]) :]
+            self._roll_back(session, self.number % len(self.subs[session]))
         elif verb == "release":  # the next change belongs to the transaction itself again
             self.released[session] += self.subs[session]
             self.subs[session] = []
@@ -166,6 +239,21 @@ class Sessions:
         self.stream.insert(xid, TOAST, packed_chunk(77, 0, bytes([self.number]) * 100))
         self.stream.insert(xid, table, packed_row(self.number, external(POINTER)))
 
+    def _guess(self, session: int, xid: int, table: int) -> None:
+        """Insert a speculative row that is confirmed later, or never."""
+        top = self.tops[session]
+        first = top if xid != top and xid not in self.stream.decoder.transactions.top_of else 0
+        flags = heap.INSERT_IS_SPECULATIVE
+        self.stream.insert(xid, table, packed_row(self.number), flags=flags, offset=self.number, top=first)
+        self.guesses[session] = xid, table, self.number
+
+    def _resolve(self, session: int) -> None:
+        xid, table, offset = self.guesses.pop(session, (0, 0, 0))
+        if xid and self.number % 3:
+            self.stream.confirm(xid, table, offset=offset)
+        elif xid:
+            self.stream.delete(xid, table, flags=heap.DELETE_IS_SUPER, offset=offset)
+
     def _speculative(self, xid: int, table: int) -> None:
         flags = heap.INSERT_IS_SPECULATIVE
         self.stream.insert(xid, table, packed_row(self.number), flags=flags, offset=self.number)
@@ -179,8 +267,12 @@ class Sessions:
         self.stream.record(rmgr, info, bytes(8), xid=xid, top=top, file=file, data=b"x")
 
 
-def new_wal() -> Wal:
-    return Wal(relation(), relation("ledger", LEDGER), TOAST_TABLE)
+def new_wal(script: Wal | None = None) -> Wal:
+    """Return a new stream; with `script`, its records can change the catalog as those of the other stream did."""
+    stream = Wal(relation(), relation("ledger", LEDGER), TOAST_TABLE, replace(relation("view", VIEW), kind="m"))
+    if script is not None:
+        stream.catalog.script = script.catalog.script
+    return stream
 
 
 def played(steps: list[tuple[str, int]]) -> Wal:
@@ -214,15 +306,15 @@ def check_restarts(committed: list[CommittedTransaction]) -> None:
         assert transaction.inner_restart_lsn <= min(own, transaction.restart_lsn)
 
 
-@given(STEPS, st.data())
-@settings(max_examples=150)
+@given(STEPS | DDL_STEPS, st.data())
+@settings(max_examples=300)
 def test_blocks_yield_the_same_as_records_wherever_they_are_cut(
     steps: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     by_record = played(steps)
     raws = by_record.raws
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raws)), max_size=5)))
-    by_block = new_wal().decoder
+    by_block = new_wal(by_record).decoder
     out: list[object] = []
     for begin, end in pairwise([0, *cuts, len(raws)]):
         out.extend(by_block.decode_block(block_of(raws[begin:end])))
@@ -233,13 +325,47 @@ def test_blocks_yield_the_same_as_records_wherever_they_are_cut(
     assert by_block.restart_lsn >= by_record.decoder.restart_lsn
 
 
+def on_one_table(*verbs: str) -> list[tuple[str, int]]:
+    """Return the steps of one session on the table of odd numbers."""
+    return [step for verb in verbs for step in ((verb, 0), ("lock", 0))][:-1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows"),
+    [
+        (on_one_table("alter", "insert", "alter", "insert", "commit"), 2),
+        (on_one_table("savepoint", "alter", "insert", "rollback", "insert", "commit"), 1),
+        (  # another transaction changes a table that the first one writes to and has not changed
+            [("alter", 0), ("insert", 0), ("lock", 1), ("alter", 1), ("commit", 1), ("insert", 0), ("commit", 0)],
+            2,
+        ),
+        ([*[("rewrite", 0)] * 6, ("end_rewrite", 0), *[("insert", 0)] * 4, ("commit", 0)], 16),
+        ([*[("refresh", 0)] * 6, ("insert", 0), ("commit", 0)], 1),
+        ([("guess", 0), ("resolve", 0), ("guess", 0), ("resolve", 0), ("guess", 0), ("commit", 0)], 2),
+        (  # the second row of a file is the kernel's; its session aborts, another one ends meanwhile
+            [("insert", 0), ("insert", 0), ("guess", 0), ("insert", 1), ("commit", 1), ("abort", 0)],
+            1,
+        ),
+        ([*[("insert", 0)] * 2, ("guess", 0), ("guess", 1), ("resolve", 0), ("commit", 0)], 3),
+    ],
+)
+def test_one_block_yields_the_same_as_records(steps: list[tuple[str, int]], rows: int) -> None:
+    by_record = played(steps)
+    by_block = new_wal(by_record).decoder
+    out: list[object] = list(by_block.decode_block(block_of(by_record.raws)))
+    assert summary(out) == summary(by_record.out)
+    last = out[-1]
+    assert isinstance(last, CommittedTransaction)
+    assert sum(isinstance(item, str) for item in reported(last)) == rows
+
+
 @given(STEPS, st.data())
 @settings(max_examples=150)
 def test_records_omitted_from_blocks_have_no_effect(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     by_record = played(steps)
     raws = by_record.raws
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raws)), max_size=5)))
-    by_block = new_wal().decoder
+    by_block = new_wal(by_record).decoder
     out: list[object] = []
     for begin, end in pairwise([0, *cuts, len(raws)]):
         kept: list[tuple[Lsn, Lsn, bytes]] = []
@@ -259,8 +385,7 @@ def test_records_omitted_from_blocks_have_no_effect(steps: list[tuple[str, int]]
 class Extraction:
     """An extractor, compiled or not, with its buffers."""
 
-    def __init__(self, extractor: ModuleType, holder: ModuleType, complete_from: int) -> None:
-        self.module = extractor
+    def __init__(self, extractor: ModuleType, holder: ModuleType, files: ModuleType, complete_from: int) -> None:
         self.entries, self.arranged = (bytearray(pending_rows.ROWS_MAX * row_entries.ENTRY_BYTES) for _ in range(2))
         self.runs, self.ends, self.slots = (
             [array("q", bytes(8 * length)) for _ in range(count)]
@@ -271,17 +396,22 @@ class Extraction:
             )
         )
         self.pending = holder.PendingRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
-        self.extractor = extractor.RowExtractor(0x1C, complete_from, self.pending)
+        self.files = files.FileVersions()
+        self.extractor = extractor.RowExtractor(0x1C, complete_from, self.pending, self.files)
 
     def know(self, files: set[int], xids: dict[int, int], unselected: Collection[int] = ()) -> None:
-        known = self.module
         for number, file in enumerate(sorted(files)):
-            has_rows = known.NO_ROWS if file == TOAST else known.FIRST_VERSION + number
+            has_rows = NO_ROWS if file == TOAST else FIRST_VERSION + number
             if file in unselected:
-                has_rows = known.NONE - number
-            self.extractor.set_file(1663, DATABASE, file, has_rows)
+                has_rows = extract.NONE - number
+            self.files.set(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
             self.extractor.set_xid_state(xid, state)
+
+    def know_own(self, files: dict[tuple[int, int], int]) -> None:
+        """Set the states of files that single transactions see: by top-level xid and file."""
+        for (top, file), state in files.items():
+            self.files.set_own(top, 1663, DATABASE, file, state)
 
     def all_of(self, block: RecordBlock) -> list[object]:
         """Return everything that is extracted from a block, call by call; the records that end a call are skipped."""
@@ -324,11 +454,11 @@ class Extraction:
 
 
 def fast(complete_from: int = -1) -> Extraction:
-    return Extraction(extract, pending_rows, complete_from)
+    return Extraction(extract, pending_rows, file_versions, complete_from)
 
 
 def slow(complete_from: int = -1) -> Extraction:
-    return Extraction(slow_extract, slow_pending, complete_from)
+    return Extraction(slow_extract, slow_pending, slow_files, complete_from)
 
 
 def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> None:
@@ -354,12 +484,16 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     for at in data.draw(st.lists(st.integers(0, max(0, len(block.linear) - 1)), max_size=6)):
         if block.linear:
             block.linear[at] = data.draw(st.integers(0, 255))
-    states = data.draw(st.dictionaries(st.integers(801, 830), st.integers(0, 2), max_size=20))
+    some_states = st.integers(0, 2) | st.sampled_from([extract.SEES_OWN * 801, extract.SEES_OWN * 802])
+    states = data.draw(st.dictionaries(st.integers(801, 830), some_states, max_size=20))
+    own_keys = st.tuples(st.sampled_from([801, 802]), st.sampled_from([ACCOUNT, LEDGER, TOAST, HEAP]))
+    own_files = data.draw(st.dictionaries(own_keys, st.integers(-9, 9), max_size=8))
     complete_from = data.draw(st.sampled_from([-1, 803, (1 << 31) + 802]))
     twins = fast(complete_from), slow(complete_from)
     unselected = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
     for twin in twins:
         twin.know(files, states, unselected)
+        twin.know_own(own_files)
     assert twins[0].all_of(block) == twins[1].all_of(block)
 
 

@@ -62,7 +62,7 @@ class ScriptedCatalog:
     def __init__(self, *relations: Relation) -> None:
         self.committed = {relation.oid: relation for relation in relations}
         self.own: dict[Xid, dict[Oid, Relation | None]] = {}
-        self._next: tuple[Xid, Oid, Relation | None] | None = None
+        self.script: dict[Lsn, tuple[Xid, Oid, Relation | None]] = {}  # by catalog record: top-level xid, OID, version
         self._done: list[tuple[Xid, Xid, Oid]] = []  # record's xid, top-level xid, OID
         self._touched: dict[Xid, set[Oid]] = {}
         self.aborted_below: list[Xid] = []
@@ -77,10 +77,6 @@ class ScriptedCatalog:
     def dialect(self) -> Dialect:
         return Dialect()
 
-    def expect(self, top_xid: Xid, oid: Oid, version: Relation | None) -> None:
-        """Let `top_xid` see `version` from the next catalog record on."""
-        self._next = (top_xid, oid, version)
-
     def look_different(self, top_xid: int, oid: int, version: Relation) -> None:
         """Let `top_xid` see `version` from now on, without a record."""
         self.own.setdefault(Xid(top_xid), {})[Oid(oid)] = version
@@ -89,8 +85,7 @@ class ScriptedCatalog:
     def redo(self, record: Record, top_xid: Xid) -> bool:
         if not record.blocks or record.blocks[0].locator != CATALOG_FILE:
             return False
-        assert self._next is not None
-        top, oid, version = self._next
+        top, oid, version = self.script[record.lsn]
         assert top == top_xid
         self.own.setdefault(top, {})[oid] = version
         self._done.append((record.xid, top, oid))
@@ -247,7 +242,7 @@ class Wal:
 
     def change_catalog(self, xid: int, oid: int, version: Relation | None, *, top: int = 0) -> Lsn:
         """Change a transaction's view of a relation, by a record of `xid`."""
-        self.catalog.expect(Xid(top or xid), Oid(oid), version)
+        self.catalog.script[Lsn(self.lsn)] = (Xid(top or xid), Oid(oid), version)
         main = struct.pack("<HB", 1, 0)
         first = top if top and Xid(xid) not in self.decoder.transactions.top_of else 0
         return self.record(RM_HEAP, heap.INSERT, main, xid=xid, top=first, file=CATALOG_FILE)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from tidemark import Batch, Change, Consumer, Delivery, Epoch, Position, SerializedRecord, Serializer
+from tidemark import Batch, Change, Consumer, Delivery, Epoch, Handler, Position, SerializedRecord, Serializer
 
 
 class AcceptingConsumer(Consumer):
@@ -34,6 +34,11 @@ class RaisingConsumer(AcceptingConsumer):
 
 class IncompleteConsumer(Consumer):
     def on_assigned(self, epoch: Epoch, start: Position) -> None:
+        pass
+
+
+class IncompleteHandler(Handler[Batch]):
+    def stop(self) -> None:
         pass
 
 

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from tests.support.forged.forged_records import Wal, block_of, packed_row
+from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
@@ -19,10 +21,12 @@ from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.model.lsn import Oid
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import RecordBlock
+from tidemark.wal.rmgr import heap
 
-XID = 801
+XID, HEAP = 801, 16400
 ROWS = 4000
 BLOCKS = 2
 STEPS_MORE = ROWS // 100  # of Python, outside the kernels, for four times the rows; none at the time of writing
@@ -39,14 +43,40 @@ def inserted(rows: int) -> Wal:
     return stream
 
 
+def inserted_by_ddl(rows: int) -> Wal:
+    """Return a transaction that changes a table and writes so many rows to it, and rewrites it with as many."""
+    stream = new_wal()
+    stream.change_catalog(XID, ACCOUNT, relation("konto"))
+    for number in range(rows // 2):
+        stream.insert(XID, ACCOUNT, packed_row(number))
+    stream.change_catalog(XID, HEAP, replace(relation("pg_temp", HEAP), rewrite_of=Oid(ACCOUNT)))
+    for number in range(rows // 2):
+        stream.insert(XID, HEAP, packed_row(number))
+    stream.commit(XID)
+    return stream
+
+
+def inserted_if_absent(rows: int) -> Wal:
+    """Return a transaction of so many rows, each inserted and then confirmed, as INSERT ... ON CONFLICT does."""
+    stream = new_wal()
+    for number in range(rows):
+        stream.insert(XID, ACCOUNT, packed_row(number), flags=heap.INSERT_IS_SPECULATIVE, offset=number)
+        stream.confirm(XID, ACCOUNT, offset=number)
+    stream.commit(XID)
+    return stream
+
+
 def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
     size = -(-len(stream.raws) // count)
     return [block_of(stream.raws[begin : begin + size]) for begin in range(0, len(stream.raws), size)]
 
 
-def decode(blocks: Sequence[RecordBlock]) -> int:
-    """Decode from blocks to batches; return how many rows there are."""
-    decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS)
+def decode(blocks: Sequence[RecordBlock], recorded: Wal | None = None) -> int:
+    """Decode from blocks to batches; return how many rows there are. `recorded`: the stream whose DDL they repeat."""
+    stream, builder = new_wal(), GroupBuilder(DIALECTS)
+    if recorded is not None:
+        stream.catalog.script = recorded.catalog.script
+    decoder = stream.decoder
     groups = [group for block in blocks for found in decoder.decode_runs(block) for group in collected(builder, found)]
     last = builder.flush()
     assert last is not None
@@ -55,11 +85,15 @@ def decode(blocks: Sequence[RecordBlock]) -> int:
 
 
 @pytest.mark.parametrize("steps", [calls_outside_kernels, lines_outside_kernels])
-def test_rows_of_a_block_cost_no_call_and_no_line_of_python_each(steps: Callable[[Callable[[], object]], int]) -> None:
+@pytest.mark.parametrize("write", [inserted, inserted_by_ddl, inserted_if_absent])
+def test_rows_of_a_block_cost_no_call_and_no_line_of_python_each(
+    write: Callable[[int], Wal], steps: Callable[[Callable[[], object]], int]
+) -> None:
     taken = {}
     for rows in (ROWS // 4, ROWS):
-        blocks = blocks_of(inserted(rows), BLOCKS)
-        taken[rows] = steps(partial(decode, blocks))
+        stream = write(rows)
+        blocks = blocks_of(stream, BLOCKS)
+        taken[rows] = steps(partial(decode, blocks, stream))
     assert taken[ROWS] - taken[ROWS // 4] < STEPS_MORE, taken
 
 

@@ -120,9 +120,9 @@ def test_rows_beside_unselected_ones_are_emitted_unchanged(
     def selected(found: Relation) -> bool:
         return found.name in names
 
-    decoder, builder = forged().decoder, GroupBuilder(DIALECTS, selected=selected, rows_max=rows_max)
+    decoder, builder = forged(stream).decoder, GroupBuilder(DIALECTS, selected=selected, rows_max=rows_max)
     decoder.select_only(builder.selects)
-    everything = groups(forged().decoder, GroupBuilder(DIALECTS, selected=selected), stream, size)
+    everything = groups(forged(stream).decoder, GroupBuilder(DIALECTS, selected=selected), stream, size)
     reported = groups(decoder, builder, stream, size)
     assert flat(reported) == flat(everything)
     assert [end for group in reported for end in group.transactions] == [

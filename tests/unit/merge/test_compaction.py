@@ -1,6 +1,6 @@
 """Compaction of a run of changes: the last state of each key, and nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
@@ -11,7 +11,17 @@ from tests.support.lakes.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import lake_columns
+from tidemark.pipeline.merge import compaction
 from tidemark.pipeline.merge.compaction import Compacted, RowKey, compact
+
+
+@pytest.fixture(scope="module", autouse=True, params=[compaction.LISTED_MAX, 0], ids=["listed", "by Arrow"])
+def listed_max(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run each test with the way of few rows, and with that of more rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "LISTED_MAX", request.param)
+        yield
+
 
 Rows = dict[tuple[Value, ...], Row]
 KEYS = st.integers(0, 4)

@@ -1,7 +1,7 @@
 """Compaction by key: keys that are equal in PostgreSQL are one row, and a change of an unknown row is refused."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -10,7 +10,17 @@ import pytest
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.model.errors import InternalError
 from tidemark.pipeline.lake.layout import LakeColumn
+from tidemark.pipeline.merge import compaction
 from tidemark.pipeline.merge.compaction import Compacted, RowKey, compact
+
+
+@pytest.fixture(scope="module", autouse=True, params=[compaction.LISTED_MAX, 0], ids=["listed", "by Arrow"])
+def listed_max(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run each test with the way of few rows, and with that of more rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "LISTED_MAX", request.param)
+        yield
+
 
 COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
 BIG_UNCHANGED = b"\2\0"

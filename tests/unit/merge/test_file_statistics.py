@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,7 +11,17 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from tidemark.pipeline.lake.files import file_statistics
 from tidemark.pipeline.lake.files.file_statistics import COLUMNS_MAX, TEXT_MAX, statistics
+
+
+@pytest.fixture(scope="module", autouse=True, params=[file_statistics.LISTED_MAX, 0], ids=["listed", "by Arrow"])
+def listed_max(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run each test with the way of few rows, and with that of more rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_statistics, "LISTED_MAX", request.param)
+        yield
+
 
 DAY_US = 86_400_000_000
 

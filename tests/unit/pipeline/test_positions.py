@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.lakes.lakes import IDENTITY
+from tests.support.processes.python_calls import counted_calls
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
@@ -18,6 +19,7 @@ from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.positions import FOLDER, LakeOfAnother, Positions, TablePosition, TableState
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 
+QUIET_CALLS_MAX = 2  # for a table that a batch did not change
 DATABASE = Oid(5)
 AT = Position(TimelineId(1), Lsn(1000), 3)
 APPLIED = Applied(Sequence(9), AT)
@@ -196,3 +198,33 @@ def test_a_change_by_another_writer_before_a_commit_is_overwritten(lake: Path, m
     disturbed(monkeypatch, 1, lambda: delete(lake))
     opened(lake).write(OUTBOX, [ORDERS], APPLIED)
     assert_as_written(lake)
+
+
+def test_the_rows_of_quiet_tables_are_not_built_again(tmp_path: Path) -> None:
+    def calls(count: int) -> float:
+        lake = opened(tmp_path / str(count))
+        lake.write(OUTBOX, [table(number) for number in range(1, count + 1)], NOTHING)
+        with counted_calls() as counted:
+            lake.write(OUTBOX, [table(1, "renamed")], APPLIED)
+        names = [one.name for one in opened(tmp_path / str(count)).tables.values()]
+        assert sorted(names) == ["orders"] * (count - 1) + ["renamed"]
+        return counted.total
+
+    few, many = 100, 600  # both more than are listed for statistics
+    calls(few)  # modules and properties that are loaded once
+    assert (calls(many) - calls(few)) / (many - few) <= QUIET_CALLS_MAX, "calls of a further table"
+
+
+def test_another_outbox_and_tables_that_changed_between_two_writes_are_recorded(tmp_path: Path) -> None:
+    lake = opened(tmp_path)
+    lake.write("outbox-0", [ORDERS, ITEMS], NOTHING)
+    diverged = replace(ORDERS, state=TableState.DIVERGED)
+    lake.tables = {**lake.tables, (DATABASE, ORDERS.relation): diverged}
+    lake.write("outbox-0", [], NOTHING)
+    assert sorted(opened(tmp_path).tables.values(), key=lambda one: one.relation) == [diverged, ITEMS]
+    del lake.tables[DATABASE, ITEMS.relation]
+    lake.write(OUTBOX, [], APPLIED)
+    found = opened(tmp_path)
+    assert list(found.tables.values()) == [diverged]
+    assert set(delta(tmp_path).to_pyarrow_table().column("outbox").to_pylist()) == {OUTBOX}
+    assert found.outbox == OUTBOX

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.processes.python_calls import counted_calls
 from tidemark.pipeline.sinks.slow_writes import SLOW_BATCHES, TIMES_OTHERS, SlowWrites
 
 LIMIT_S = 10.0
@@ -49,3 +50,17 @@ def test_one_short_write_begins_the_count_again() -> None:
 
 def test_no_table_lags_without_a_limit() -> None:
     assert lagging(SlowWrites(0), {SLOW: 1e6, OTHER: 0.1}) == []
+
+
+def test_the_end_of_a_batch_costs_the_same_for_each_of_more_tables() -> None:
+    def calls(tables: int) -> int:
+        writes = SlowWrites(LIMIT_S)
+        for number in range(tables):
+            writes.record(f"lake/{number}/log", 11.0)
+            writes.record(f"lake/{number}/replica", 0.1)
+        with counted_calls() as counted:
+            assert writes.end_batch() == {}
+        return counted.total
+
+    few, some, many = calls(10), calls(20), calls(200)
+    assert many - some <= 18 * (some - few)

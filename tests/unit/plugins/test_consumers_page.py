@@ -6,15 +6,17 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow.parquet
 import pytest
 
 from tests.support.forged.groups import batch, position
 from tests.unit.plugins.test_group_transforms import EPOCH, group_of, transforms_of
 from tidemark import Consumer, ConsumerFailed, Delivery, Partition
-from tidemark.io.process.config import parse_config
+from tidemark.io.process.config import PoolConfig, parse_config
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.runtime.plugins.plugin_path import CONSUMERS, SERIALIZERS, TRANSFORMS
 from tidemark.runtime.plugins.plugins import load_plugins
+from tidemark.runtime.pool.handler_consumer import unit_handler
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "consumers.md").read_text()
@@ -71,9 +73,23 @@ def test_the_example_of_a_configuration_is_accepted(tmp_path: Path) -> None:
     assert len(plugins.transforms) == 1
 
 
+@pytest.mark.usefixtures("example")
+def test_the_example_of_a_handler_writes_files_and_its_configuration_is_accepted(tmp_path: Path) -> None:
+    text = blocks("toml")[1].replace("/srv/changes", str(tmp_path))
+    config = parse_config(text, {}, where="t")
+    plugins = load_plugins(config, "t")
+    assert config.pool == PoolConfig(workers=4, kind="processes", order="key")
+    assert plugins.make_handler is not None
+    (made,) = transforms_of().batches(batch(100, [1, 2]))
+    unit_handler(plugins.make_handler())(made)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "public.account-1-0000000000000064-1.parquet"
+    assert pyarrow.parquet.read_table(file).num_rows == 2
+
+
 def test_the_groups_of_entry_points_and_the_examples_package_are_those_of_the_page() -> None:
     for group in (CONSUMERS.group, SERIALIZERS.group, TRANSFORMS.group):
         assert f"`{group}`" in TEXT
-    shown = tomllib.loads(blocks("toml")[1])["project"]["entry-points"]
+    shown = tomllib.loads(blocks("toml")[2])["project"]["entry-points"]
     package = tomllib.loads((ROOT / "examples" / "tidemark-sqlite" / "pyproject.toml").read_text())
     assert package["project"]["entry-points"] == shown

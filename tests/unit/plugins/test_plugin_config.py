@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.plugins.bad_plugins import AcceptingConsumer
+from tests.support.plugins.handlers import FileHandler
 from tidemark import DebeziumJson, Mask, OnRow, Secret
 from tidemark.io.process.config import BadConfig, parse_config
 from tidemark.model.errors import ExitCode
@@ -13,6 +14,7 @@ from tidemark.runtime.plugins.plugins import Plugins, load_plugins
 
 PLUGINS = "tests.support.plugins.bad_plugins"
 ACCEPTING = f"[deliver]\nconsumer = '{PLUGINS}:AcceptingConsumer'\n"
+HANDLING = "[deliver]\nconsumer = 'tests.support.plugins.handlers:FileHandler'\n[consumer]\nfile = '/srv/rows'\n"
 MASK = "[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['app.person.email']\n"
 
 
@@ -46,6 +48,18 @@ def test_plugins_are_made_with_their_options(tmp_path: Path) -> None:
         "tidemark.transforms.user_functions:OnRow",
     ]
     assert uses != load(ACCEPTING).uses
+
+
+def test_a_handler_is_a_second_kind_of_consumer_with_a_pool() -> None:
+    plugins = load(f"{HANDLING}[pool]\nworkers = 2\nkind = 'processes'\norder = 'key'\n[poison]\npolicy = 'park'")
+    assert plugins.make_consumer is None
+    assert plugins.make_handler is not None
+    assert isinstance(plugins.make_handler(), FileHandler)
+    assert plugins.make_handler() is not plugins.make_handler()
+    assert (plugins.uses.consumer.name, plugins.uses.consumer.version) == (
+        "tests.support.plugins.handlers:FileHandler",
+        "1",
+    )
 
 
 def test_a_secret_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +103,20 @@ def test_the_fingerprint_of_a_mask_covers_its_key_wherever_the_key_is(
         (f"[deliver]\nconsumer = '{PLUGINS}:IncompleteConsumer'", "is incomplete: it does not define on_delivery"),
         (f"{ACCEPTING}[consumer]\nnotes = 'x'", "consumer.notes: unknown key; AcceptingConsumer has note"),
         (f"{ACCEPTING}[consumer]\nnote = 5", "consumer.note: Expected `str`, got `int`"),
+        (f"{HANDLING}files = 'x'", "consumer.files: unknown key; FileHandler has file, gate, refuses"),
+        (f"[deliver]\nconsumer = '{PLUGINS}:IncompleteHandler'", "is incomplete: it does not define handle"),
+        (f"{ACCEPTING}[pool]\nworkers = 2", f"pool: the consumer {PLUGINS}:AcceptingConsumer is called by one thread"),
+        ("[pool]\nkind = 'processes'", "pool: the consumer outbox is called by one thread, and has no pool"),
+        (f"{HANDLING}[pool]\nworkers = 0", "pool.workers: Expected `int` >= 1"),
+        (f"{HANDLING}[pool]\nworkers = 257", "pool.workers: Expected `int` <= 256"),
+        (f"{HANDLING}[pool]\nkind = 'fibers'", "pool.kind: Expected one of 'threads', 'processes'"),
+        (f"{HANDLING}[pool]\norder = 'by key'", "pool.order: Expected one of 'total', 'key', 'none'"),
+        (f"{HANDLING}[pool]\nworker = 2", "unknown key pool.worker"),
+        (f"{HANDLING}[pool]\nbuffer_bytes = 1000", "pool.buffer_bytes: Expected `int` >= 65536"),
+        (
+            f"{HANDLING}[pool]\nbuffer_bytes = {1 << 30}",
+            "pool.buffer_bytes: at most deliver.unconfirmed_bytes_max",
+        ),
         (f"{ACCEPTING}[serializer]\nname = 'x'", "serializer: deliver.serializer names no serializer"),
         (f"{ACCEPTING}serializer = 'tidemark:DebeziumJson'", "DebeziumJson needs types.decimals = 'string'"),
         (f"{ACCEPTING}serializer = 'tidemark:Mask'", "deliver.serializer: tidemark:Mask is Mask"),

@@ -23,7 +23,8 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.position import Pointer
 from tidemark.runtime.pool.handler_pool import THREAD_NAME, HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
-from tidemark.runtime.pool.pool_consumer import PoolConsumer, PoolPart
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 
 DEADLINE_S = 60.0

@@ -26,7 +26,8 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing
-from tidemark.runtime.pool.pool_consumer import PoolConsumer, PoolPart
+from tidemark.runtime.pool.pool_consumer import PoolConsumer
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 
 DEADLINE_S = 60.0

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import GivenHandler, Processing
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
+from tidemark.runtime.pool.worker_serving import WorkerCode
+from tidemark.runtime.pool.worker_template import WorkerTemplate
 
 DEADLINE_S = 60.0
 PLAIN = Processing(takes_changes=False, serializer=None, clock=SystemClock())
@@ -34,9 +36,15 @@ def sample() -> Batch:
 
 @contextmanager
 def running(
-    handler: GivenHandler, workers: int = 1, retries: int = 3, processing: Processing = PLAIN
+    handler: GivenHandler,
+    workers: int = 1,
+    retries: int = 3,
+    processing: Processing = PLAIN,
+    stop: Callable[[], None] | None = None,
 ) -> Iterator[tuple[HandlerPool[Batch], WorkerProcesses]]:
-    processes = WorkerProcesses(one_handler(handler, None), processing, workers)
+    template = WorkerTemplate(WorkerCode(one_handler(handler, None), processing, stop))
+    template.start()
+    processes = WorkerProcesses(template, workers)
     processes.start()
     pool: HandlerPool[Batch] = HandlerPool(
         processes, workers=workers, retries=retries, backoff=(0.001, 0.002), log=LibraryLog()
@@ -47,8 +55,9 @@ def running(
     finally:
         pool.drain(0.0)
         pids = processes.pids
-        processes.end()
+        processes.end(DEADLINE_S if stop else 0.0)
         wait_until(lambda: not any(map(is_alive, pids)), "the end of the workers")
+        template.end()
 
 
 def is_alive(pid: int) -> bool:
@@ -110,7 +119,7 @@ def test_a_batch_of_a_killed_worker_is_handled_by_a_new_one(tmp_path: Path) -> N
         wait_until(lambda: pool.settled_units == 1)
         assert [lines(seen)[0], lines(seen)[2]] == [str(killed), str(sample().arrow.num_rows)]
         assert [int(lines(seen)[1])] == list(processes.pids) != [killed]
-        assert len(processes.cpu_s) == 2
+        assert len(processes.cpu_s) == 1, "a worker's place"
 
 
 def test_a_worker_that_is_killed_at_each_attempt_ends_the_pool_and_settles_nothing() -> None:
@@ -202,6 +211,27 @@ def test_an_engine_beside_another_one_ends_its_workers() -> None:
 def test_a_serial_engine_has_no_worker_processes() -> None:
     with pytest.raises(ConfigError, match="a serial engine"):
         checked_pool(PoolKind.PROCESSES, 0)
+
+
+def test_a_worker_is_stopped_at_its_end_and_a_signal_for_the_whole_group_does_not_end_it(tmp_path: Path) -> None:
+    """NB: a service manager sends SIGTERM to all processes of a unit."""
+    seen, stopped = tmp_path / "seen", tmp_path / "stopped"
+
+    def handle(_batch: Batch) -> None:
+        append(seen, os.getpid())
+
+    def stop() -> None:
+        append(stopped, os.getpid())
+
+    with running(handle, 2, stop=stop) as (pool, processes):
+        pids = {*processes.pids}
+        for pid in (*pids, psutil.Process(processes.pids[0]).ppid()):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(pid, number)
+        pool.submit([(sample(), 0)], 1)
+        assert pool.drain(DEADLINE_S) == ()
+        assert {int(line) for line in lines(seen)} <= pids
+    assert {int(line) for line in lines(stopped)} == pids
 
 
 def test_without_the_process_that_forks_workers_the_pool_ends_with_a_message(tmp_path: Path) -> None:

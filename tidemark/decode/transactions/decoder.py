@@ -164,6 +164,7 @@ class Decoder:
                 if committed is not None:
                     yield committed
             elif index < count and not self._skimmer.is_full:
+                self._decode_speculative(block)
                 record = block.record(index)
                 decoded = self.decode(record)
                 if self.catalogs_changed and journal is not None:
@@ -173,7 +174,13 @@ class Decoder:
                 if self.is_halted:
                     return
                 index += 1
+        self._decode_speculative(block)
         self._reach(block, index)
+
+    def _decode_speculative(self, block: RecordBlock) -> None:
+        """Process records that the skimmer could put off as long as no other record needed the decoder."""
+        for index in self._skimmer.take_speculative():
+            self.decode(block.record(index))
 
     def _reach(self, block: RecordBlock, index: int) -> None:
         """Advance the LSNs over the records of `block` before `index`; at its end, also over those left out."""
@@ -236,6 +243,8 @@ class Decoder:
         if isinstance(ended, xact.Commit):
             return self._commit(record, ended)
         if isinstance(ended, xact.Abort):
+            for member in (ended.xid, *ended.subxids):
+                self._skimmer.forget_own_files(self.transactions.top(member))
             self._skimmer.forget(self.transactions.abort(ended.xid, ended.subxids))
             self.catalogs_changed |= self._databases.abort((ended.xid, *ended.subxids))
         elif isinstance(ended, xact.Prepare):
@@ -393,6 +402,7 @@ class Decoder:
                 self._skimmer.set_aside(transaction)
                 transaction.schema = SchemaTracker(catalog, transaction.xid)
             transaction.schema.touch(record.xid, record.lsn)
+            self._skimmer.forget_own_files(transaction.xid)
         self.catalogs_changed |= changed
         return changed
 

@@ -3,11 +3,13 @@
 cimport cython
 
 from tidemark.decode.transactions.pending_rows cimport PendingRows
+from tidemark.decode.transactions.file_versions cimport FileVersions
 from tidemark.decode.transactions.pending_children cimport PendingChildren
+from tidemark.decode.transactions.speculative_rows cimport SpeculativeRows
 from tidemark.decode.datum.lookup cimport IntegerMap
 
-cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
-cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING
+cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_START, IMAGE_HEADER_MAX, LOCATION, BLOCK_NUMBER
+cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING, IS_REWRITE
 cdef long long FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
 cdef long long POSTGRES_EPOCH_US
 cdef unsigned int NO_TUPLE
@@ -21,7 +23,7 @@ cdef unsigned int XACT_COMMIT, XACT_ABORT, XACT_HAS_INFO, COMMIT_MAIN, ABORT_MAI
 cdef unsigned int COMMIT_HAS_CHILDREN
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_FROM_OLD
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
-cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
+cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, OP_REWRITE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
 cdef unsigned int BLOCK_ID_MAX, ID_TOP_XID, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT
 cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
 cdef unsigned int TUPLE_HEADER
@@ -37,12 +39,15 @@ cdef class RowExtractor:
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
     cdef bint is_new
-    cdef IntegerMap xids, files, tablespaces, passed_files
+    cdef IntegerMap xids
+    cdef FileVersions files
+    cdef unsigned char insert_op
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
     cdef long long xid, top, complete_from, slot
-    cdef long long spc
+    cdef readonly SpeculativeRows speculative
+    cdef long long spc, block
     cdef unsigned long long db, rel
     cdef long long lsn, end_lsn
 
@@ -53,10 +58,6 @@ cdef class RowExtractor:
                              const unsigned char[::1] infos, const long long[::1] offsets,
                              const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
                              long long others_lsn) except -1
-
-    cpdef set_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
-
-    cpdef set_passed_file(self, unsigned int spc, unsigned long long db, unsigned long long rel)
 
     cpdef set_xid_state(self, unsigned int xid, long long state)
 
@@ -96,20 +97,23 @@ cdef class RowExtractor:
     @cython.locals(distance="long long", full="long long")
     cdef Py_ssize_t advance_xid(self, long long xid) except? -2 nogil
 
-    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", is_known=bint, changes_rows=bint)
+    @cython.locals(opcode="unsigned int", known="long long", changes_rows=bint, is_whole=bint, is_special=bint)
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                           unsigned int info, long long state) except -1 nogil
+
+    @cython.locals(opcode="unsigned int", known="long long", number="long long", changes_rows=bint, is_rewrite=bint)
+    cdef int process_own(self, unsigned int rmgr, unsigned int info, unsigned long long top) except -1 nogil
 
     cdef inline int is_complete(self, long long xid) except -1 nogil
 
     @cython.locals(opcode="unsigned int")
     cdef int process_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
 
-    @cython.locals(header="unsigned int", main=Py_ssize_t, short=bint)
+    @cython.locals(header="unsigned int", main=Py_ssize_t)
     cdef int read_headers(self, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, flags="unsigned int", data_length=Py_ssize_t, image_length=Py_ssize_t,
-                   compressed="unsigned int", first=bint)
+                   compressed="unsigned int", first=bint, size=Py_ssize_t)
     cdef inline int read_block_header(self) except -1 nogil
 
     cdef inline int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
@@ -117,7 +121,16 @@ cdef class RowExtractor:
     @cython.locals(flags="unsigned int")
     cdef int process_insert(self, long long relation) except -1 nogil
 
-    @cython.locals(flags="unsigned int", kind="unsigned char")
+    @cython.locals(place="long long")
+    cdef int hold_speculative(self, long long relation) except -1 nogil
+
+    @cython.locals(place="long long", held=Py_ssize_t, at=Py_ssize_t, length=Py_ssize_t, relation="long long")
+    cdef int process_confirm(self) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t)
+    cdef int has_speculative(self, long long state) except -1 nogil
+
+    @cython.locals(flags="unsigned int", kind="unsigned char", place="long long", held=Py_ssize_t)
     cdef int process_delete(self, long long relation) except -1 nogil
 
     @cython.locals(flags="unsigned int", kind="unsigned char", old_at=Py_ssize_t, old_length=Py_ssize_t)
@@ -129,7 +142,10 @@ cdef class RowExtractor:
     @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
     cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
 
-    @cython.locals(top="long long", is_unselected=bint)
+    @cython.locals(top="long long")
+    cdef int begin(self) except -1 nogil
+
+    @cython.locals(is_unselected=bint)
     cdef int add(self, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

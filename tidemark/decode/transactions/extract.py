@@ -1,9 +1,10 @@
 """The fast path from a block of records to row entries: no object for each ordinary record.
 
-Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has not changed
-a catalog and has no TOASTed value to reassemble. Any other record stops the loop, and `Decoder.decode` processes it:
-the rules are defined there once, and this module has only their ordinary case. Two tables control the loop: the
-relation version of each file, and which xids are ordinary.
+Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has no TOASTed
+value to reassemble. Any other record stops the loop, and `Decoder.decode` processes it: the rules are defined there
+once, and this module has only their ordinary case. Two tables control the loop: the relation version of each file, and
+which xids are ordinary. A transaction that has changed a catalog sees versions of its own: only the files whose version
+it was told for that transaction are known.
 
 A transaction that begins here is pending (`pending_rows`), with its subtransactions (`pending_children`). It commits
 here as well if its commit record has only time, database and these subtransactions. The same kind of commit of a
@@ -23,8 +24,10 @@ from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.lookup import IntegerMap
 from tidemark.decode.datum.row_entries import ABSENT
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
+from tidemark.decode.transactions.speculative_rows import SpeculativeRows
 from tidemark.model import commit_time
 from tidemark.model import lsn as lsns
 from tidemark.model.change import BeforeKind, Op
@@ -50,9 +53,8 @@ UNKNOWN = 0  # xid state: top-level, unless its first record names a top-level x
 KNOWN = 1  # xid state: its rows are not ordinary, its other records need no processing
 ORDINARY = 2  # xid state: its rows are ordinary, and the caller has the transaction
 PASSED_OVER = 3  # xid state: its rows are skipped, the caller has the transaction
+SEES_OWN = -1  # xid state: this times the top-level xid; the caller has the transaction, which changed a catalog
 NONE = -1  # no record, no slot or no LSN
-NO_ROWS = 1  # state of a file: a catalog that is not tracked, a sequence
-FIRST_VERSION = 2  # state of a file: from here on, number of the relation version plus this
 
 # Copies as C integers, which Python code does not see.
 IN_RECORD_MAX = RECORD_ROWS_MAX
@@ -60,6 +62,7 @@ XID_UNKNOWN = UNKNOWN
 XID_KNOWN = KNOWN
 XID_ORDINARY = ORDINARY
 XID_PASSED_OVER = PASSED_OVER
+IS_REWRITE = OWN_IS_REWRITE
 XID_PENDING = PASSED_OVER + 1  # from here on, the transaction's slot plus this
 FILE_HAS_NO_ROWS = NO_ROWS
 VERSION_BASE = FIRST_VERSION
@@ -104,10 +107,13 @@ COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags except database, subtransactions, loc
 NO_ORDINARY_TIME = xact.NO_ORDINARY_TIME
 POSTGRES_EPOCH_US = commit_time.PG_EPOCH_US
 OP_INSERT, OP_UPDATE, OP_DELETE = ord(Op.INSERT.value), ord(Op.UPDATE.value), ord(Op.DELETE.value)
+OP_REWRITE = ord(Op.REWRITE.value)
 BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = int(BeforeKind.NONE), int(BeforeKind.KEY), int(BeforeKind.FULL)
 RECORD_HEADER = RECORD_HEADER_BYTES
 BLOCK_ID_MAX = record.BLOCK_ID_MAX
-BLOCK_HEADER_MAX = 27  # the longest block header, in bytes
+BLOCK_START = 4  # bytes of a block header before those of its image and its location
+IMAGE_HEADER_MAX = 7
+LOCATION, BLOCK_NUMBER = 16, 4  # bytes: file and block number; without the file
 ID_TOP_XID = record.ID_TOP_XID
 ID_ORIGIN = record.ID_ORIGIN
 ID_MAIN_LONG = record.ID_MAIN_LONG
@@ -126,16 +132,14 @@ Buffer = bytes | bytearray
 class RowExtractor:
     """The state of the loop and its tables."""
 
-    def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows) -> None:
+    def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows, files: FileVersions) -> None:
         self.pending = pending
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
-        self.xids = (
-            IntegerMap()
-        )  # xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, or a slot of `pending` (the top-level one's)
-        self.files = IntegerMap()  # database and relfilenode to NO_ROWS or a relation version
-        self.tablespaces = IntegerMap()  # of the same files
-        self.passed_files = IntegerMap()  # to the tablespace: files in which PASSED_OVER rows need no processing
+        self.speculative = SpeculativeRows()
+        # From xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, SEES_OWN, or a slot of `pending` (the top-level one's).
+        self.xids = IntegerMap()
+        self.files = files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
         self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
         self.next_xid = 0  # 64 bits: above every xid that was read
@@ -150,10 +154,11 @@ class RowExtractor:
         self.image_length = 0  # of the first block
         self.data_at = self.data_length = 0
         self.main_at = self.main_length = 0
-        self.spc = self.db = self.rel = 0
+        self.spc = self.db = self.rel = self.block = 0
         self.index = 0  # in its block
         self.xid = 0
         self.is_new = False  # whether the xid is new
+        self.insert_op = OP_INSERT  # of a new row
         self.slot = OTHERS
         self.lsn = self.end_lsn = 0
 
@@ -205,24 +210,9 @@ class RowExtractor:
         self.linear = self.pending.linear = NO_BYTES
         return at
 
-    def forget_files(self) -> None:
-        """Forget all files."""
-        self.files = IntegerMap()
-        self.tablespaces = IntegerMap()
-        self.passed_files = IntegerMap()
-
     def forget_xids(self) -> None:
         """Forget all transactions."""
         self.xids = IntegerMap()
-
-    def set_file(self, spc: int, db: int, rel: int, value: int) -> None:
-        """Set a file's rows: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it (rows without tuples)."""
-        self.files.put(db << 32 | rel, value)
-        self.tablespaces.put(db << 32 | rel, spc)
-
-    def set_passed_file(self, spc: int, db: int, rel: int) -> None:
-        """Skip the rows of PASSED_OVER transactions in a file that is no catalog."""
-        self.passed_files.put(db << 32 | rel, spc)
 
     def set_xid_state(self, xid: int, state: int) -> None:
         """Set the state of a transaction or subtransaction."""
@@ -308,7 +298,9 @@ class RowExtractor:
 
         An unknown transaction has nothing to end.
         """
-        if state in (XID_KNOWN, XID_PASSED_OVER):
+        if state in (XID_KNOWN, XID_PASSED_OVER) or state < 0:
+            return 0
+        if self.has_speculative(state):  # rare: the backend failed before the confirmation
             return 0
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
@@ -389,25 +381,41 @@ class RowExtractor:
     def process_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Process a heap record."""
         opcode = info & OPCODE
-        if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
+        is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_INPLACE)
+        if is_special or not self.read_headers(begin, length) or not self.can_join(state):
             return 0
-        if not self.read_headers(begin, length) or not self.can_join(state):
-            return 0
-        key = self.db << 32 | self.rel
-        known = self.files.get(key)
-        is_known = known != 0 and self.tablespaces.get(key) == self.spc
-        if not is_known or state == XID_PASSED_OVER:
-            return 1 if state == XID_PASSED_OVER and (is_known or self.passed_files.get(key) == self.spc) else 0
+        known = self.files.of(self.spc, self.db, self.rel)
+        if state == XID_PASSED_OVER:
+            return 1 if known != 0 or self.files.is_passed(self.spc, self.db, self.rel) else 0
+        if state < 0 and known != FILE_HAS_NO_ROWS:
+            return self.process_own(rmgr, info, -state)
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
-        if known == FILE_HAS_NO_ROWS or not changes_rows:
+        if known != 0 and (known == FILE_HAS_NO_ROWS or not changes_rows):
             return self.join()
+        self.insert_op = OP_INSERT
         self.is_new = state == XID_UNKNOWN
         self.slot = state - XID_PENDING if state >= XID_PENDING else OTHERS
-        if self.xid == 0 or (
-            state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
-        ):
+        is_whole = state >= XID_ORDINARY or (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
+        if known == 0 or self.xid == 0 or not is_whole:
             return 0
         return self.process_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
+
+    def process_own(self, rmgr: int, info: int, top: int) -> int:
+        """Process a heap record of a transaction that sees versions of its own."""
+        known = self.files.of_own(top, self.spc, self.db, self.rel)
+        opcode = info & OPCODE
+        changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
+        if known == FILE_HAS_NO_ROWS or (known != 0 and not changes_rows):
+            return 1
+        number = known - VERSION_BASE if known > 0 else NOTHING - known
+        is_rewrite = number & IS_REWRITE != 0
+        if known == 0 or (is_rewrite and rmgr == RM_HEAP and opcode != HEAP_INSERT):
+            return 0
+        self.insert_op = OP_REWRITE if is_rewrite else OP_INSERT
+        self.is_new = False
+        self.slot = OTHERS
+        number >>= 1
+        return self.process_rows(rmgr, info, number if known > 0 else NOTHING - number)
 
     def is_complete(self, xid: int) -> int:
         """Return whether a transaction that begins here is read from its beginning on (`xid_precedes`)."""
@@ -422,7 +430,7 @@ class RowExtractor:
             return self.process_insert(relation)
         if opcode == HEAP_DELETE:
             return self.process_delete(relation)
-        return self.process_update(relation)
+        return self.process_confirm() if opcode == HEAP_CONFIRM else self.process_update(relation)
 
     def read_headers(self, begin: int, length: int) -> int:
         """Locate the first block's file and data, and the main data; return 0 if the headers are not ordinary."""
@@ -441,10 +449,13 @@ class RowExtractor:
             elif header == ID_TOP_XID and self.end - self.at >= 5:
                 self.top = read_u32(self.linear, self.at + 1)
                 self.at += 5
-            elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
-                short = header == ID_MAIN_SHORT
-                main = self.linear[self.at + 1] if short else read_u32(self.linear, self.at + 1)
-                self.at += 2 if short else 5
+            elif header == ID_MAIN_SHORT and self.end - self.at >= 2:
+                main = self.linear[self.at + 1]
+                self.at += 2
+                break
+            elif header == ID_MAIN_LONG and self.end - self.at >= 5:
+                main = read_u32(self.linear, self.at + 1)
+                self.at += 5
                 break
             else:
                 return 0
@@ -458,12 +469,15 @@ class RowExtractor:
     def read_block_header(self) -> int:
         """Read the header of a block reference at `at`; return 0 if it is not ordinary."""
         at = self.at
-        if self.end - at < BLOCK_HEADER_MAX or self.linear[at] != self.blocks:
+        if self.end - at < BLOCK_START or self.linear[at] != self.blocks:
             return 0
         flags = self.linear[at + 1]
         data_length = read_u16(self.linear, at + 2)
         image_length = 0
-        at += 4
+        at += BLOCK_START
+        size = BLOCK_NUMBER if flags & SAME_REL else LOCATION
+        if self.end - at < (size + IMAGE_HEADER_MAX if flags & HAS_IMAGE else size):
+            return 0
         if flags & HAS_IMAGE:
             image_length = read_u16(self.linear, at)
             compressed = self.linear[at + 4] & self.image_compressed and self.linear[at + 4] & IMAGE_HAS_HOLE
@@ -477,7 +491,8 @@ class RowExtractor:
             self.spc = read_u32(self.linear, at)
             self.db = read_u32(self.linear, at + 4)
             self.rel = read_u32(self.linear, at + 8)
-        at += 4 if flags & SAME_REL else 16
+            self.block = read_u32(self.linear, at + 12)
+        at += size
         self.promised += image_length + data_length
         self.blocks += 1
         self.at = at
@@ -492,11 +507,52 @@ class RowExtractor:
         if self.main_length < 3:
             return 0
         flags = self.linear[self.main_at + 2]
-        if flags & (INSERT_SPECULATIVE | INSERT_NEW) != INSERT_NEW:
+        if not flags & INSERT_NEW or not self.is_tuple(self.data_at, self.data_length):
             return 0
-        if not self.is_tuple(self.data_at, self.data_length):
+        if flags & INSERT_SPECULATIVE:
+            return self.hold_speculative(relation)
+        self.add(self.insert_op, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        return 1
+
+    def hold_speculative(self, relation: int) -> int:
+        """Hold a row that waits for its confirmation; its transaction begins with it."""
+        if self.insert_op != OP_INSERT or not self.speculative.has_space():
             return 0
-        self.add(OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        self.begin()
+        place = self.block << 16 | read_u16(self.linear, self.main_at)
+        self.speculative.hold(
+            self.xid,
+            self.index,
+            self.spc,
+            self.db,
+            self.rel,
+            place,
+            relation,
+            self.data_at,
+            self.data_length,
+        )
+        return 1
+
+    def has_speculative(self, state: int) -> int:
+        """Return whether a row of a transaction in this state is held, or of another one in the same state."""
+        for at in range(self.speculative.count):
+            if self.xids.get(self.speculative.xids[at]) == state:
+                return 1
+        return 0
+
+    def process_confirm(self) -> int:
+        """Process the confirmation of a row that is held."""
+        if self.main_length < 2:
+            return 0
+        place = self.block << 16 | read_u16(self.linear, self.main_at)
+        held = self.speculative.find(self.xid, self.spc, self.db, self.rel, place)
+        if held == NOTHING or self.is_new:
+            return 0
+        at = self.speculative.starts[held]
+        length = self.speculative.lengths[held]
+        relation = self.speculative.relations[held]
+        self.speculative.remove(held)
+        self.add(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
         return 1
 
     def process_delete(self, relation: int) -> int:
@@ -505,7 +561,9 @@ class RowExtractor:
             return 0
         flags = self.linear[self.main_at + 7]
         if flags & DELETE_SUPER:
-            return 0
+            place = self.block << 16 | read_u16(self.linear, self.main_at + 4)
+            held = self.speculative.find(self.xid, self.spc, self.db, self.rel, place)
+            return 0 if held == NOTHING else self.speculative.remove(held) + 1
         if not flags & (DELETE_OLD_TUPLE | DELETE_OLD_KEY):
             self.add(OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
             return 1
@@ -559,9 +617,21 @@ class RowExtractor:
             if at + length > stop or not self.is_tuple(at, length):
                 return 0
             if write:
-                self.add(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
+                self.add(self.insert_op, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
             at += length
         return 1 if at == stop else 0
+
+    def begin(self) -> int:
+        """Make a new transaction or subtransaction pending."""
+        if self.is_new:
+            top = self.top if self.top != 0 else self.xid
+            self.slot = self.xids.get(top) - XID_PENDING
+            if self.slot < 0:
+                self.slot = self.pending.hold(self.advance_xid(top), self.lsn)
+                self.xids.enter(top, XID_PENDING + self.slot)
+            self.join()
+            self.is_new = False
+        return 0
 
     def add(
         self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
@@ -571,14 +641,7 @@ class RowExtractor:
         if is_unselected:
             relation = NOTHING - relation
             new_length = old_length = NO_TUPLE
-        if self.is_new:
-            top = self.top if self.top != 0 else self.xid
-            self.slot = self.xids.get(top) - XID_PENDING
-            if self.slot < 0:
-                self.slot = self.pending.hold(self.advance_xid(top), self.lsn)
-                self.xids.enter(top, XID_PENDING + self.slot)
-            self.join()
-            self.is_new = False
+        self.begin()
         if is_unselected and self.pending.count(self.slot, self.xid):
             return 0
         self.pending.add(

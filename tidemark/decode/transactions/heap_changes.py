@@ -253,7 +253,8 @@ class HeapChanges:
         key = SpeculativeKey(confirm.block.locator, confirm.block.block, confirm.offset)
         row = site.transaction.speculative.pop(key, None)
         if row is not None:
-            self._add(site, _INSERT, row.relation, new=row.packed)
+            is_current = site.catalog.resolve(confirm.block.locator, site.transaction.xid) is row.relation
+            self._add(site, _INSERT, row.relation, new=row.packed, is_current=is_current)
             site.forget_chunks()
 
     def _new_row(self, site: _Site, table: _RelationFacts, packed: bytes) -> None:
@@ -267,6 +268,8 @@ class HeapChanges:
             target = self._rewrite_target(site, table.relation)
             if target is not None:
                 self._add(site, _REWRITE, target, new=site.filled_in(packed, table))
+            else:
+                self._skimmer.own_file_is_passed_over(site.transaction, site.record.blocks[0].locator)
 
     def _rewrite_target(self, site: _Site, transient: Relation) -> Relation | None:
         """Return the version of the table that `transient` rewrites, with its rewrite open; None for a REFRESH."""
@@ -292,7 +295,9 @@ class HeapChanges:
         new: bytes | None = None,
         old: bytes | None = None,
         before_kind: BeforeKind = BeforeKind.NONE,
+        is_current: bool = True,
     ) -> None:
+        """Add a row; `is_current`: a further row in the same place would have this version, too."""
         if op != _REWRITE:
             emit_schema(site.transaction)
         if not self.selects(relation):
@@ -304,6 +309,11 @@ class HeapChanges:
         origin = site.record.origin
         rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
+        if is_current and site.transaction.schema is not None and self._is_ordinary(self._facts_of(relation)):
+            locator, selected = site.record.blocks[0].locator, self.selects(relation)
+            self._skimmer.own_file_has_rows(
+                site.transaction, locator, number, selected=selected, rewritten=op == _REWRITE
+            )
 
     def _record_names(self, names: NameKeeper, site: _Site, relation: Relation, *packed: bytes | None) -> None:
         recorded = site.transaction.names
@@ -334,14 +344,22 @@ class HeapChanges:
                 f"record at {format_lsn(site.record.lsn)} changes a row in file "
                 f"{locator.spc}/{locator.db}/{locator.rel}, which no relation has"
             )
+        table = self._facts_of(relation)
+        if site.transaction.schema is None or self._is_ignored_by_all(site, table, locator):
+            self._classify_for_skimmer(table, locator, site.catalog.database)
+        return table
+
+    def _facts_of(self, relation: Relation) -> _RelationFacts:
         table = self._tables.get(relation)
         if table is None:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
             table = self._tables[relation] = _RelationFacts(relation, _role_of(relation))
-        if site.transaction.schema is None or self._is_ignored_by_all(site, table, locator):
-            self._classify_for_skimmer(table, locator, site.catalog.database)
         return table
+
+    def _is_ordinary(self, table: _RelationFacts) -> bool:
+        """Return whether the skimmer can extract rows of a table: no row needs an inspection."""
+        return table.role is _RowHandling.ROWS and not (self.names is not None and table.prints_names)
 
     def _is_ignored_by_all(self, site: _Site, table: _RelationFacts, locator: RelFileLocator) -> bool:
         """Return whether every transaction skips the file: a catalog such as pg_depend, to which DDL writes most."""
@@ -350,7 +368,7 @@ class HeapChanges:
     def _classify_for_skimmer(self, table: _RelationFacts, locator: RelFileLocator, database: Oid) -> None:
         if table.role is _RowHandling.IGNORED:
             self._skimmer.file_is_passed_over(locator)
-        elif table.role is _RowHandling.ROWS and not (self.names is not None and table.prints_names):
+        elif self._is_ordinary(table):
             if len(self._transactions.versions) >= TABLES_MAX:
                 self._transactions.renew_versions()
                 self._skimmer.forget_all()

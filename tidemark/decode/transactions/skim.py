@@ -1,8 +1,9 @@
 """Extracts the ordinary rows from blocks of records and adds them to their transactions (`extract` has the loop).
 
 This module decides what is ordinary, from the decoder's information: a file's relation version until a transaction with
-catalog changes commits; a transaction if it has changed no catalog itself, is kept, and has no TOAST chunks waiting for
-their row. Without information the loop stops, and the decoder processes the record.
+catalog changes commits; a transaction if it is kept and has no TOAST chunks waiting for their row. A transaction that
+has changed a catalog has versions of files of its own, until its next change. Without information the loop stops, and
+the decoder processes the record.
 
 Transactions with only a few rows are pending here until their commit; the others are in the `TransactionTable`.
 """
@@ -15,15 +16,15 @@ from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.transactions.committed_transaction import Ended
 from tidemark.decode.transactions.extract import (
-    FIRST_VERSION,
     KNOWN,
-    NO_ROWS,
     NONE,
     ORDINARY,
     PASSED_OVER,
+    SEES_OWN,
     UNKNOWN,
     RowExtractor,
 )
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.pending_rows import (
     BYTE_ENDS,
@@ -62,15 +63,17 @@ class Skimmer:
         self._transactions = transactions
         self._begun = False
         self._file_count = 0  # known since the last `forget_files`, at most
+        self._own_files: dict[Xid, dict[RelFileLocator, int]] = {}  # their values, by top-level transaction
+        self._own_file_count = 0
         self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
         self._tuples, self._arranged_tuples = bytearray(), bytearray()
         self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
         self._slots = _columns(SLOT_COLUMNS, SLOTS_MAX)
         self._pending = PendingRows(self._entries, self._arranged, self._runs, self._ends, self._slots)
         complete_from = transactions.complete_from
-        self._extractor = RowExtractor(
-            fmt.image_compressed, NONE if complete_from is None else complete_from & XID_MASK, self._pending
-        )
+        complete_from_xid = NONE if complete_from is None else complete_from & XID_MASK
+        self._files = FileVersions()
+        self._extractor = RowExtractor(fmt.image_compressed, complete_from_xid, self._pending, self._files)
         transactions.pending_transactions = self
 
     @property
@@ -144,6 +147,11 @@ class Skimmer:
                 transaction.rows.extend(part, tuples[byte:end], more[run] - counted)
             row, byte, counted = stop, end, more[run]
         self._transactions.grew(row * ENTRY_BYTES + byte)
+
+    def take_speculative(self) -> list[int]:
+        """Return the records of the current block whose rows wait for a confirmation; the caller processes them."""
+        records: list[int] = self._extractor.speculative.take()
+        return records
 
     def committed(self, timeline: TimelineId) -> CommittedRun | None:
         """Return the pending transactions that committed."""
@@ -225,18 +233,53 @@ class Skimmer:
 
     def file_can_be_passed_over(self, locator: RelFileLocator) -> None:
         """Mark a file in which rows of transactions that are passed over are skipped; others' rows are not."""
-        self._extractor.set_passed_file(locator.spc, locator.db, locator.rel)
+        self._files.set_passed(locator.spc, locator.db, locator.rel)
 
     def _set_file(self, locator: RelFileLocator, value: int) -> None:
         if self._file_count >= FILES_MAX:
             self.forget_files()
         self._file_count += 1  # at most: a file can be counted twice
-        self._extractor.set_file(locator.spc, locator.db, locator.rel, value)
+        self._files.set(locator.spc, locator.db, locator.rel, value)
+
+    def own_file_has_rows(
+        self, transaction: OpenTransaction, locator: RelFileLocator, number: int, *, selected: bool, rewritten: bool
+    ) -> None:
+        """Do the same for one transaction that changed a catalog, until it changes one again or an abort undoes that.
+
+        `rewritten`: the file is the transient heap of a rewrite, and `number` is the version of its table.
+        """
+        number = number << 1 | (OWN_IS_REWRITE if rewritten else 0)
+        self._set_own_file(transaction.xid, locator, FIRST_VERSION + number if selected else NONE - number)
+
+    def own_file_is_passed_over(self, transaction: OpenTransaction, locator: RelFileLocator) -> None:
+        """Skip the rows of a file in one transaction that changed a catalog, until it sees other versions."""
+        self._set_own_file(transaction.xid, locator, NO_ROWS)
+
+    def _set_own_file(self, top: Xid, locator: RelFileLocator, value: int) -> None:
+        if self._own_files.get(top, {}).get(locator) == value:
+            return
+        if self._own_file_count >= FILES_MAX:
+            self._forget_all_own_files()
+        self._own_file_count += 1  # at most, too
+        self._own_files.setdefault(top, {})[locator] = value
+        self._files.set_own(top, locator.spc, locator.db, locator.rel, value)
+
+    def forget_own_files(self, top: Xid) -> None:
+        """Forget the files of one transaction: it sees other versions now."""
+        for locator in self._own_files.pop(top, ()):
+            self._own_file_count -= 1
+            self._files.set_own(top, locator.spc, locator.db, locator.rel, 0)
+
+    def _forget_all_own_files(self) -> None:
+        self._own_files.clear()
+        self._own_file_count = 0
+        self._files.forget_own()
 
     def forget_files(self) -> None:
         """Forget all files: catalogs have changed."""
         self._file_count = 0
-        self._extractor.forget_files()
+        self._files.forget()
+        self._forget_all_own_files()
 
     def set_state_of(self, xid: Xid, transaction: OpenTransaction) -> None:
         """Update the state of `xid` after one of its records."""
@@ -244,10 +287,12 @@ class Skimmer:
             self._extractor.set_xid_state(xid, PASSED_OVER)
             return
         chunks = transaction.toast.get(xid)
-        plain = transaction.is_kept and transaction.schema is None
         current = transaction.rows.versions is self._transactions.versions
-        ordinary = plain and current and (chunks is None or chunks.byte_count == 0)
-        self._extractor.set_xid_state(xid, ORDINARY if ordinary else KNOWN)
+        if not (transaction.is_kept and current and (chunks is None or chunks.byte_count == 0)):
+            self._extractor.set_xid_state(xid, KNOWN)
+        else:
+            own = transaction.schema is not None
+            self._extractor.set_xid_state(xid, SEES_OWN * transaction.xid if own else ORDINARY)
 
     def set_aside(self, transaction: OpenTransaction) -> None:
         """Mark the whole transaction as not ordinary."""
@@ -258,6 +303,7 @@ class Skimmer:
         """Remove transactions or subtransactions that have ended."""
         for xid in xids:
             self._extractor.set_xid_state(xid, UNKNOWN)
+            self.forget_own_files(xid)
 
     def forget_all(self) -> None:
         """Forget all files and transactions; open transactions are no longer ordinary."""

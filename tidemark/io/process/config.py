@@ -35,6 +35,7 @@ _BOOLEANS = {
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
 }
 
+WORKERS_MAX = 256  # of a pool
 PLUGIN_SECTIONS = frozenset({*SECTIONS, TRANSFORMS})
 Assigned = Mapping[str, Mapping[str, object]]
 Bytes = Annotated[int, Meta(ge=0)]
@@ -131,6 +132,16 @@ class DeliverConfig:
     def is_plugin(self) -> bool:
         """Return whether the consumer is a plug-in."""
         return self.consumer not in BUILT_IN_CONSUMERS
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """The pool that calls a handler."""
+
+    workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 1
+    kind: Literal["threads", "processes"] = "threads"
+    order: Literal["total", "key", "none"] = "total"
+    buffer_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -286,6 +297,7 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     types: TypesConfig = field(default_factory=TypesConfig)
     deliver: DeliverConfig = field(default_factory=DeliverConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
     poison: PoisonConfig = field(default_factory=PoisonConfig)
     outbox: OutboxConfig = field(default_factory=OutboxConfig)
     reader: ReaderConfig = field(default_factory=ReaderConfig)

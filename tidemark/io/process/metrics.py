@@ -9,8 +9,8 @@ histogram, and is written by one thread: they are for what each commit does.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, zip_longest
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -65,6 +65,7 @@ JOURNAL_BYTES = "tidemark_journal_bytes_total"
 COPY_TABLES_LEFT = "tidemark_copy_tables_left"
 COPY_REFUSED = "tidemark_copy_tables_refused"
 COPY_ROWS = "tidemark_copy_rows_total"
+POOL_CPU = "tidemark_pool_worker_cpu_seconds_total"
 POISON = "tidemark_poison_changes_total"
 PARKED = "tidemark_parked_changes"
 RECOPIES_FAILED = "tidemark_recopies_failed_total"
@@ -93,6 +94,7 @@ LAST_END = "tidemark_last_end_timestamp_seconds"
 KIND_LABEL = "kind"
 ROLE_LABEL = "role"
 READER_LABEL = "reader"
+WORKER_LABEL = "worker"
 NO_HEARTBEAT_S = -1.0
 NO_EXIT_CODE = -1.0  # for a process that was killed
 
@@ -211,6 +213,37 @@ class ReadersCollector(Collector):
         return (held, lapsed)
 
 
+class PoolCpuCollector(Collector):
+    """The CPU time of the workers of a pool, by their numbers; it continues with the pool of the next capture."""
+
+    def __init__(self, capture: str, registry: CollectorRegistry) -> None:
+        self._capture = capture
+        self._ended: tuple[float, ...] = ()  # of the pools that have ended
+        self._read: Callable[[], Sequence[float]] = tuple
+        registry.register(self)
+
+    def follow(self, read: Callable[[], Sequence[float]]) -> None:
+        """Read the CPU seconds of a new pool, by worker, at each scrape."""
+        self.settle()
+        self._read = read
+
+    def settle(self) -> None:
+        """Keep the last values of a pool that has ended, and nothing else of it."""
+        self._ended, self._read = self._total(), tuple
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the CPU seconds of each worker, numbered from 1."""
+        family = CounterMetricFamily(
+            POOL_CPU, "CPU time of the workers of the pool.", labels=[CAPTURE_LABEL, WORKER_LABEL]
+        )
+        for number, seconds in enumerate(self._total(), 1):
+            family.add_metric([self._capture, str(number)], seconds)
+        return (family,)
+
+    def _total(self) -> tuple[float, ...]:
+        return tuple(map(sum, zip_longest(self._ended, self._read(), fillvalue=0.0)))
+
+
 class Metrics:
     """The metrics of one process, in a separate registry."""
 
@@ -274,10 +307,7 @@ class Metrics:
             capture,
             self.registry,
         )
-        self.parked = StateCountCollector(
-            PARKED, "Changes that a consumer could not handle, and that are parked.", capture, self.registry
-        )
-        self.poison = self._by(POISON, "Changes that were skipped or parked.", _POISON)
+        self._add_consumer()
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,
             "Age of the last heartbeat of a process; -1 if it does not run.",
@@ -294,6 +324,13 @@ class Metrics:
         self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some required reader has not confirmed.")
         self.reader_hold_max = self._gauge(READER_HOLD_MAX, "What a reader may hold before it lapses.")
         self.readers = ReadersCollector(self._capture, self.registry)
+
+    def _add_consumer(self) -> None:
+        self.parked = StateCountCollector(
+            PARKED, "Changes that a consumer could not handle, and that are parked.", self._capture, self.registry
+        )
+        self.pool_cpu = PoolCpuCollector(self._capture, self.registry)
+        self.poison = self._by(POISON, "Changes that were skipped or parked.", _POISON)
 
     def _add_archive(self) -> None:
         self.disk_full_seconds = self._gauge(

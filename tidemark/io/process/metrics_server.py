@@ -25,7 +25,7 @@ class MetricsServer:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             server_class = type("Server", (ThreadingWSGIServer,), {"address_family": family})
             self._server: WSGIServer = make_server(
-                str(address[0]), port, make_wsgi_app(metrics.registry), server_class, _Handler
+                str(address[0]), port, make_wsgi_app(metrics.registry), server_class, _ScrapeHandler
             )
         except OSError as error:
             raise ConfigError(
@@ -49,7 +49,7 @@ class MetricsServer:
             self._server.handle_request()  # NB: `serve_forever`, prometheus_client's own way, wakes twice a second
 
 
-class _Handler(WSGIRequestHandler):
+class _ScrapeHandler(WSGIRequestHandler):
     """Logs no requests."""
 
     def log_message(self, *_: object) -> None:

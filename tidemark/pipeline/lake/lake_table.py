@@ -106,6 +106,8 @@ class LakeTable:
         self._delta: DeltaTable | None = None
         self._ahead = 0  # own commits that `_delta` lacks
         self._schema: pa.Schema | None = None
+        self._id: str | None = None
+        self.fits: object = None  # what its present columns were found to fit
         self._partition: tuple[str, ...] | None = None
         self._files: pa.Table | None = None  # as `files` returned them last, and their columns
         self._file_fields: Sequence[pa.Field] = ()
@@ -140,7 +142,9 @@ class LakeTable:
         """Return the record that identifies the snapshot."""
         if self._delta is None:
             return NEVER_WRITTEN
-        return Recorded(self.version, str(self._delta.metadata().id), self._token)
+        if self._id is None:
+            self._id = str(self._delta.metadata().id)
+        return Recorded(self.version, self._id, self._token)
 
     def begin_batch(self, properties: Mapping[str, str]) -> None:
         """Begin another batch on a table that stayed open; its last commit is Tidemark's."""
@@ -422,7 +426,7 @@ class LakeTable:
             with waiting():  # delta-rs needs no interpreter
                 yield commit_properties(self.app, applied, token)
             self.applied, self._token = applied, token
-            self._schema = self._files = self._partition = None
+            self._schema = self._files = self._partition = self._id = self.fits = None
             self._make_durable()
 
     def _commit_files(self, change: FileChange, applied: Applied, token: int) -> None:

@@ -7,6 +7,7 @@ changes. The commit contains this position as application transactions.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from enum import Enum
 
@@ -160,6 +161,33 @@ def applied_of(known: TablePosition | None) -> Applied:
     return Applied(known.sequence, known.position, known.generation) if known else NOTHING
 
 
+class _TableRows:
+    """The rows of all tables, as they were built last: a batch builds those of the tables that it changed."""
+
+    def __init__(self, owner: Mapping[str, str]) -> None:
+        self._owner = owner
+        self._outbox = ""
+        self._tables: list[TablePosition] = []  # of the rows, in their order
+        self._rows = SCHEMA.empty_table()
+
+    def of(self, outbox: str, tables: Mapping[TableId, TablePosition]) -> pa.Table:
+        """Return the rows of `tables`; those of the same objects are not built again."""
+        known = self._tables if outbox == self._outbox else []
+        stays = [at for at, one in enumerate(known) if tables.get((one.database, one.relation)) is one]
+        kept = [known[at] for at in stays]
+        names = {(one.database, one.relation) for one in kept}
+        changed = [one for of, one in tables.items() if of not in names]
+        built = _as_rows([{**one.row(), **self._owner, "outbox": outbox} for one in changed])
+        self._rows = pa.concat_tables([self._rows.take(pa.array(stays, pa.int64())), built]).combine_chunks()
+        self._tables, self._outbox = [*kept, *changed], outbox
+        return self._rows
+
+
+def _as_rows(rows: SequenceOf[Mapping[str, object]]) -> pa.Table:
+    """Return rows of the positions table."""
+    return pa.Table.from_pylist(list(rows), schema=SCHEMA)
+
+
 class Positions:
     """The positions table at its last write; raises `LakeOfAnother` if the lake belongs to another than `identity`."""
 
@@ -168,6 +196,7 @@ class Positions:
         self._uri, self._app = f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions"
         self._table = writable_table(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
+        self._table_rows = _TableRows(self._owner)
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
         self.foreign_change = ""  # to the positions table, since the last commit of Tidemark
@@ -209,7 +238,7 @@ class Positions:
         """Record the positions of the `touched` tables, and `applied` as the position of the whole lake."""
         self._renew()
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
-        self._overwrite(self._rows_of(outbox, tables.values(), applied), applied)
+        self._overwrite(self._rows_of(outbox, tables, applied), applied)
         self.tables, self.outbox = tables, outbox
 
     def _overwrite(self, rows: pa.Table, applied: Applied) -> None:
@@ -224,12 +253,15 @@ class Positions:
             else:
                 return
 
-    def _rows_of(self, outbox: str, tables: Iterable[TablePosition], applied: Applied) -> pa.Table:
+    def _rows_of(self, outbox: str, tables: Mapping[TableId, TablePosition], applied: Applied) -> pa.Table:
+        whole = self._row_of_lake(outbox, applied)
+        return pa.concat_tables([whole, self._table_rows.of(outbox, tables)]).combine_chunks()
+
+    def _row_of_lake(self, outbox: str, applied: Applied) -> pa.Table:
         lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
-        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (lake, *tables)]
-        rows[0]["commit_time_us"] = self.newest_commit_us or None
-        rows[0]["events_after"] = position_columns(self.events_after) if self.events_after is not None else None
-        return pa.Table.from_pylist(rows, schema=SCHEMA)
+        row = {**lake.row(), **self._owner, "outbox": outbox, "commit_time_us": self.newest_commit_us or None}
+        row["events_after"] = position_columns(self.events_after) if self.events_after is not None else None
+        return _as_rows([row])
 
     def _rows(self) -> list[dict[str, object]]:
         """Return the rows of this pipeline's last write, without later changes by other writers."""
@@ -272,7 +304,7 @@ class Positions:
         if self._table.exists:
             return
         try:
-            self._table.create_with(self._rows_of(self.outbox, (), NOTHING), NOTHING)
+            self._table.create_with(self._row_of_lake(self.outbox, NOTHING), NOTHING)
         except TableMoved:  # our own commit, whose answer was lost
             self._reopen()
             if not self._table.exists:

@@ -23,6 +23,7 @@ from tidemark.pipeline.lake.layout import LakeColumn, RowMask, position_of, unch
 from tidemark.pipeline.merge.keys import NAN, Indexes, comparable, comparable_keys
 
 RowKey = tuple[object, ...]
+LISTED_MAX = 64  # keys: to group them costs as much as to list that many
 _ORDER, _PUT = "__tidemark_order", "__tidemark_put"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
@@ -63,6 +64,8 @@ def only_adds(changes: pa.Table) -> bool:
 
 def are_distinct(keys: pa.Table) -> bool:
     """Return whether all keys differ. Ascending integers, as from a sequence, are detected without hashing."""
+    if keys.num_rows <= LISTED_MAX:
+        return bool(len(set(keys_of(keys, keys.schema.names))) == keys.num_rows)
     first = keys.column(0)
     if pa.types.is_integer(first.type):
         values = first.to_numpy()
@@ -87,7 +90,8 @@ class _ChangeRun:
         nameless = self.deletes & ~known
         if nameless.any():
             raise InternalError(f"a delete does not identify its row: {position_of(changes, int(nameless.argmax()))}")
-        self.moves = known & ~self.deletes & self._key_differs()
+        named = known & ~self.deletes
+        self.moves = named & self._key_differs() if named.any() else named
 
     def _key_differs(self) -> RowMask:
         differs = np.zeros(self.changes.num_rows, np.bool_)
@@ -101,6 +105,9 @@ class _ChangeRun:
 def _compact_by_column(run: _ChangeRun) -> Compacted:
     """Compact a run without unchanged values by one group-by: only the last change of a key counts."""
     put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
+    is_small = run.changes.num_rows <= LISTED_MAX and not run.keeps_deleted
+    if is_small and not len(remove_at) and are_distinct(run.new.select(run.key)):
+        return Compacted(run.new, run.new.select(run.key).slice(0, 0), {}, only_new=False)
     new, old = comparable_keys(run.new, run.key), comparable_keys(run.old, run.key)
     # Within a change the old key is removed before the new one is put: even numbers remove, odd numbers put.
     removes, puts = pa.array(remove_at * 2), pa.array(put_at * 2 + 1)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.lake.files.file_format import FILE_BYTES, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.lake.files.file_writing import removal, write_file
+from tidemark.pipeline.lake.files.file_writing import as_type, removal, write_file
 from tidemark.pipeline.lake.files.partitions import PartitionValues, divided, parsed
 from tidemark.pipeline.merge.kept_keys import KEPT, file_key
 from tidemark.pipeline.merge.keys import comparable, comparable_keys
@@ -123,7 +123,10 @@ class FileWriter:
 
     def _write_partition(self, values: PartitionValues, rows: pa.Table) -> list[AddAction]:
         rows = ordered(rows, self._key)
-        ends = np.linspace(0, rows.num_rows, self._count(rows) + 1).astype(np.int64).tolist()
+        count = self._count(rows)
+        if count == 1:
+            return [self._write(values, rows)]
+        ends = np.linspace(0, rows.num_rows, count + 1).astype(np.int64).tolist()
         return [self._write(values, rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
 
     def count(self, rows: pa.Table) -> int:
@@ -160,7 +163,7 @@ def laid_out(rows: pa.Table, schema: pa.Schema, constants: Mapping[str, pa.Array
     """Return `rows` with the columns of `schema`; those that `rows` lacks are in `constants`, or NULL."""
     names = set(rows.schema.names)
     columns = [
-        rows.column(field.name).cast(field.type)
+        as_type(rows.column(field.name), field.type)
         if field.name in names
         else constants.get(field.name, pa.nulls(rows.num_rows, field.type))
         for field in schema

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.lake.files.file_list import statistic
-from tidemark.pipeline.merge.keys import Indexes
+from tidemark.pipeline.merge.keys import Indexes, filled
 
 Flags = npt.NDArray[np.bool_]
 _End = tuple[tuple[int, object], ...]
@@ -38,22 +38,24 @@ def _axis(values: pa.ChunkedArray) -> Axis | None:
     """Return values that numpy orders as PostgreSQL's type; None for a type without statistics. NULL is any value."""
     kind = values.type
     if pa.types.is_string(kind):
-        return _objects(pc.fill_null(values, "").to_pylist())
+        return _objects(filled(values, "").to_pylist())
     if pa.types.is_decimal(kind):
         return _objects(value or _ZERO for value in values.to_pylist())
     if pa.types.is_floating(kind):
-        return np.asarray(pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(), np.float64)
+        return np.asarray(filled(values.cast(pa.float64()), 0.0).to_numpy(), np.float64)
     if pa.types.is_date32(kind):
         values = values.cast(pa.int32())
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.int8())
     elif not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
         return None
-    return np.asarray(pc.fill_null(values.cast(pa.int64()), 0).to_numpy(), np.int64)
+    return np.asarray(filled(values.cast(pa.int64()), 0).to_numpy(), np.int64)
 
 
 def _special(values: pa.ChunkedArray) -> Flags:
     """Return which values are not on the axis: NULL and NaN."""
+    if not values.null_count and not pa.types.is_floating(values.type):
+        return np.zeros(len(values), np.bool_)
     unknown = pc.is_nan(values) if pa.types.is_floating(values.type) else values.is_null()
     return np.asarray(pc.fill_null(unknown, fill_value=True).to_numpy(), np.bool_)
 

@@ -24,6 +24,11 @@ def comparable_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.table([comparable(rows.column(name)) for name in key], names=list(key))
 
 
+def filled(values: pa.Array | pa.ChunkedArray, value: float | str) -> pa.Array | pa.ChunkedArray:
+    """Return `values` with `value` for NULL."""
+    return pc.fill_null(values, value) if values.null_count else values
+
+
 def indexes_of(rows: pa.Table, keys: pa.Table) -> Indexes:
     """Return for each row of `rows` the index of its key in `keys`, or -1.
 
@@ -42,7 +47,7 @@ def indexes_of(rows: pa.Table, keys: pa.Table) -> Indexes:
 
 
 def _codes(values: pa.ChunkedArray, found: pa.Array) -> Indexes:
-    indexes = pc.fill_null(pc.index_in(values, value_set=found), _MISSING).to_numpy()
+    indexes = filled(pc.index_in(values, value_set=found), _MISSING).to_numpy()
     return np.asarray(indexes, np.int64)
 
 

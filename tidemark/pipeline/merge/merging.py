@@ -110,12 +110,16 @@ class _Merge:
                 pool.add(piece)
             last = rank
         yield pool.written()
-        yield writer.write(pa.concat_tables([self._puts.take(pa.array(self._left)), *self._moved]))
+        if len(self._left) or self._moved:
+            yield writer.write(pa.concat_tables([self._put_rows(self._left), *self._moved]))
+
+    def _put_rows(self, indexes: Indexes) -> pa.Table:
+        return self._puts.take(pa.array(indexes)) if len(indexes) else self._puts.slice(0, 0)
 
     def _pieces(self, file: int) -> Iterator[pa.Table]:
         """Yield the rows of a file after the change."""
         hit, end = self.hits[file], 0
-        new = self._puts.take(pa.array(self._new.get(file, _NONE)))
+        new = self._put_rows(self._new.get(file, _NONE))
         for rows in self.files.reader.pieces(self.files.files[file]):
             begin, end = end, end + rows.num_rows
             here = (hit.rows >= begin) & (hit.rows < end)
@@ -129,8 +133,9 @@ class _Merge:
         stays = np.ones(rows.num_rows, np.bool_)
         stays[at] = False
         is_put = sought < self._puts.num_rows
-        put, old = self._puts.take(pa.array(sought[is_put])), rows.take(pa.array(at[is_put]))
+        put, kept_at = self._put_rows(sought[is_put]), pa.array(at[is_put])
         for name, flags in self._kept.items():
+            old = rows.select([name]).take(kept_at)
             values = pc.if_else(pa.array(flags[sought[is_put]]), old.column(name), put.column(name))
             index = put.schema.get_field_index(name)
             put = put.set_column(index, put.schema.field(index), values)

@@ -8,6 +8,7 @@ to Delta, and therefore one column, spelled as it was first.
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,16 @@ from tidemark.model.change import AFTER, BEFORE, UNCHANGED
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import COMMENT, META, Comments, convert, lake_columns, source_fields, unchanged_names
+from tidemark.pipeline.lake.layout import (
+    COMMENT,
+    META,
+    VERSIONS_KEPT,
+    Comments,
+    convert,
+    lake_columns,
+    source_fields,
+    unchanged_names,
+)
 from tidemark.pipeline.sinks.steps import Rows
 
 OLD = "_old"
@@ -25,6 +35,7 @@ _Moves = dict[str, tuple[str, pa.DataType]]
 _INTEGER_DIGITS = {16: 5, 32: 10, 64: 19}
 
 
+@lru_cache(VERSIONS_KEPT)
 def log_schema(relation: Relation, columns: pa.StructType, comments: Comments = ()) -> pa.Schema:
     """Return the schema of log rows for `relation`, whose live columns are `columns` in Arrow."""
     fields = source_fields(relation, columns, comments)

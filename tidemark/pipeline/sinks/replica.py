@@ -403,6 +403,9 @@ class Replica:
         conversions: Conversions = _NONE,
     ) -> None:
         """Give the replica the layout of `relation`, create it if missing, and rerender its rows by `conversions`."""
+        fitting = (relation, columns, self._keeps_columns, self._keeps_deleted)
+        if table.fits == fitting and not conversions:
+            return
         wanted = self._layout(table, relation, columns)
         if not table.exists:
             table.create(wanted, applied, partition=self._partition)
@@ -415,6 +418,7 @@ class Replica:
             constants = {**constants, **NOT_DELETED}
         plan = plan_reshape(schema, wanted, constants)
         if plan is None and not conversions:
+            table.fits = fitting
             return
         if plan is None or plan.rewrites or conversions:
             reshape = reshaper(schema, wanted, constants, conversions)

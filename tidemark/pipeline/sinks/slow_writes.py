@@ -7,6 +7,7 @@ paused alone, as one that cannot be written is. A batch in which no other table 
 
 import time
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable
 from tidemark.pipeline.sinks.waiting import StoredItem
@@ -48,11 +49,12 @@ class SlowWrites:
         longest: dict[str, float] = {}
         for uri, taken_s in seconds.items():
             longest[_table(uri)] = max(taken_s, longest.get(_table(uri), 0.0))
+        if len(longest) < 2:
+            return {}
+        slowest, second = nlargest(2, longest, key=lambda table: longest[table])
         found = {}
         for uri, taken_s in seconds.items():
-            others_s = max((other_s for table, other_s in longest.items() if table != _table(uri)), default=None)
-            if others_s is None:
-                continue
+            others_s = longest[slowest if _table(uri) != slowest else second]
             is_slow = 0 < self._slow_s < taken_s and taken_s > TIMES_OTHERS * others_s
             self._slow[uri] = self._slow.get(uri, 0) + 1 if is_slow else 0
             if self._slow[uri] >= SLOW_BATCHES:

@@ -118,10 +118,10 @@ def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_RO
     for delivered in items:
         item = delivered.item
         if isinstance(item, ChangeBatch):
-            needed = _after(item, floor)
-            if needed is None:
+            found_after = _after(item, floor)
+            if found_after is None:
                 continue
-            first, last = bounds_of(needed)
+            needed, first, last = found_after
             if run and (run[-1][1].relation != item.relation or run_rows + needed.row_count > rows_max):
                 close_run()
             _check_order(reached, first, item.relation)
@@ -157,14 +157,15 @@ def bounds_of(batch: ChangeBatch) -> tuple[Position, Position]:
     return position_of(given, 0), position_of(given, given.num_rows - 1)
 
 
-def _after(batch: ChangeBatch, floor: Position) -> ChangeBatch | None:
-    """Return the rows after a position, packed if these are all; None if there are none."""
-    if bounds_of(batch)[1] <= floor:
+def _after(batch: ChangeBatch, floor: Position) -> tuple[ChangeBatch, Position, Position] | None:
+    """Return the rows after a position, packed if these are all, with the first and the last one; None without any."""
+    first, last = bounds_of(batch)
+    if last <= floor:
         return None
-    if not isinstance(batch.given, pa.RecordBatch) and batch.given.first > floor:
-        return batch
+    if first > floor:
+        return batch, first, last
     rows = after(batch.rows, floor)
-    return ChangeBatch(batch.database, batch.relation, rows) if rows.num_rows else None
+    return ChangeBatch(batch.database, batch.relation, rows), position_of(rows, 0), last
 
 
 RowsT = TypeVar("RowsT", pa.RecordBatch, pa.Table)
@@ -186,13 +187,12 @@ def after(rows: RowsT, position: Position) -> RowsT:
 
 def run_of_rows(run: Sequence[tuple[OutboxSequence, ChangeBatch]]) -> Rows:
     """Return the rows of a run's batches, which have one layout."""
-    changes = pa.Table.from_batches([_without_number(batch.rows) for _, batch in run])
     return Rows(
         run[0][1].relation,
-        changes,
+        pa.Table.from_batches([_without_number(batch.rows) for _, batch in run]),
         np.concatenate([np.full(batch.row_count, sequence, np.int64) for sequence, batch in run]),
         run[-1][0],
-        position_of(changes, changes.num_rows - 1),
+        bounds_of(run[-1][1])[1],
     )
 
 

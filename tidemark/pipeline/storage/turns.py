@@ -8,7 +8,7 @@ waits. A thread without turns, as that of maintenance, never waits for one.
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 class _Held(threading.local):
@@ -37,31 +37,37 @@ class Turns:
             _HELD.turns = None
             self._free.release()
 
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Give the turn of this thread back while the body runs."""
+    def lend(self) -> None:
+        """Give the turn of this thread to another one."""
         self._free.release()
-        try:
-            yield
-        finally:
-            begun_s = time.monotonic()
-            self._free.acquire()
-            _HELD.waited_s += time.monotonic() - begun_s
+
+    def take_back(self) -> None:
+        """Wait for a turn of this thread, which lent its own."""
+        begun_s = time.monotonic()
+        self._free.acquire()
+        _HELD.waited_s += time.monotonic() - begun_s
 
 
-@contextmanager
-def waiting() -> Iterator[None]:
+class _LentTurn:
+    """A context manager without a generator, which would cost as much as the locks: a changed table has twenty."""
+
+    __slots__ = ("_turns",)
+
+    def __enter__(self) -> None:
+        self._turns = _HELD.turns
+        if self._turns is not None:
+            _HELD.turns = None  # the body may wait again
+            self._turns.lend()
+
+    def __exit__(self, *_: object) -> None:
+        if self._turns is not None:
+            self._turns.take_back()
+            _HELD.turns = self._turns
+
+
+def waiting() -> AbstractContextManager[None]:
     """Let another thread have the turn of this one, if it has one, while the body waits."""
-    turns = _HELD.turns
-    if turns is None:
-        yield
-        return
-    _HELD.turns = None  # the body may wait again
-    try:
-        with turns.lent():
-            yield
-    finally:
-        _HELD.turns = turns
+    return _LentTurn()
 
 
 def waited_s() -> float:

@@ -23,6 +23,7 @@ from tidemark.engine.batching import DeliveryPacing
 from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
 from tidemark.io.archive.trimming import history_horizon_lsn
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.host.spill import SpillFolder
 from tidemark.io.process.config import (
@@ -43,6 +44,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.relation import Relation
 from tidemark.model.snapshot import parse_visibility
+from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.following import QueryDeliverer
@@ -56,6 +58,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.plugins.plugins import Plugins
+from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.history_start import enter_open
 from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
@@ -66,6 +69,7 @@ from tidemark.wal.versions import wal_format
 from tidemark.wire.state.history_index import HistoryIndex
 from tidemark.wire.state.values import Beginning
 
+CLOSE_S = 1.0  # for the application thread, after a pool took the whole time of a stop
 PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
 
 
@@ -113,8 +117,11 @@ class CaptureSettings:
     watchdog_s: float
 
     @classmethod
-    def of(cls, config: Config, plugins: Plugins | None = None) -> Self:
-        """Return the settings of a configuration; `plugins`: those that it names, if there are any."""
+    def of(cls, config: Config, plugins: Plugins | None = None, template: WorkerTemplate | None = None) -> Self:
+        """Return the settings of a configuration; `plugins`: those that it names, if there are any.
+
+        template: of worker processes, if the pool has them.
+        """
         return cls(
             config.select,
             config.decode,
@@ -122,7 +129,7 @@ class CaptureSettings:
             config.deliver,
             config.history,
             CopySettings.of(config),
-            TargetSettings.of(config, plugins),
+            TargetSettings.of(config, plugins, template),
             config.archive.keep_bytes,
             config.watchdog.watchdog_s,
         )
@@ -164,6 +171,7 @@ class Capture:
         self._metrics = context.metrics
         self._on_marker = on_marker
         self._settings = settings
+        self._clock = SystemClock()
         self._stopping = threading.Event()
         captured = by_name(settings.select.selection().selects_database)
         damaged: list[DamagedBase] = []
@@ -318,7 +326,10 @@ class Capture:
         return halted_at
 
     def stop(self) -> None:
-        """Stop in order: no new WAL, the current slice, the current batch (for `deliver.stop_s`), the files."""
+        """Stop in order: the pool and its positions, no new WAL, the current slice, the current batch, the files.
+
+        The consumer has `deliver.stop_s`.
+        """
         if self._role is None:
             self._stop()
             return
@@ -329,6 +340,9 @@ class Capture:
             self._role.release()
 
     def _stop(self) -> None:
+        until_s = self._clock.monotonic_s() + self._settings.deliver.stop_s
+        if isinstance(self._target, ConsumerTarget):
+            self._target.drain(self._settings.deliver.stop_s)
         self._stopping.set()
         self._wal_source.input.stop()
         self._group_queue.close()
@@ -339,7 +353,7 @@ class Capture:
         self._wal_source.ring.free()  # an error of the network thread refers to it by its traceback
         self._metrics.ring_used.set(0)
         self._metrics.queue_used.set(0)
-        is_idle = self._application.join(self._settings.deliver.stop_s)
+        is_idle = self._application.join(max(CLOSE_S, until_s - self._clock.monotonic_s()))
         if not is_idle:
             self._target.abandon()
         self._history.close()

@@ -18,7 +18,14 @@ from math import inf
 from typing import NamedTuple
 
 from tidemark.decode.transactions.committed_run import commit_times_us
-from tidemark.engine.ports import GroupConsumer, GroupPart, OffsetsConsumer, PausingConsumer, PoisonConsumer
+from tidemark.engine.ports import (
+    DrainedConsumer,
+    GroupConsumer,
+    GroupPart,
+    OffsetsConsumer,
+    PausingConsumer,
+    PoisonConsumer,
+)
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
@@ -178,6 +185,11 @@ class ConsumerTarget:
         finally:
             with self._liveness.calling("stop"):
                 self._consumer.stop()
+
+    def drain(self, within_s: float) -> None:
+        """Let a consumer with a pool finish and confirm what it has. From another thread, before the stop."""
+        if isinstance(self._consumer, DrainedConsumer):
+            self._consumer.drain(within_s, self._progress)
 
     def abandon(self) -> None:
         """Accept no more confirmations: the capture has stopped without the consumer."""

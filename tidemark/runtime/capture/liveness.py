@@ -14,7 +14,6 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 
 POLL_S = 2.0
-_AGAIN = "unconfirmed changes are delivered again after a restart"
 
 
 class ConsumerRaised(ConsumerFailed):
@@ -72,7 +71,9 @@ class Liveness:
         """Record the end of the call; raise what its error means."""
         call, self._call = self._call, None
         if isinstance(error, Exception) and not isinstance(error, TidemarkError) and call is not None:
-            raise ConsumerRaised(self._text(f"raised {type(error).__name__} in {call[0]}"), hint=_AGAIN) from error
+            raise ConsumerRaised(
+                self._text(f"raised {type(error).__name__} in {call[0]}"), hint=ConsumerFailed.hint
+            ) from error
 
     def error(self) -> ConsumerFailed | None:
         """Return the consumer's first error; from then on always that one."""
@@ -101,8 +102,8 @@ class Liveness:
         except ConsumerFailed as error:
             return error
         except Exception as error:  # noqa: BLE001 - the consumer's own, whatever it is
-            return self._failed(f"raised {type(error).__name__} in alive", _AGAIN)
-        return None if alive else self._failed("reports that it is not alive", _AGAIN)
+            return self._failed(f"raised {type(error).__name__} in alive", ConsumerFailed.hint)
+        return None if alive else self._failed("reports that it is not alive", ConsumerFailed.hint)
 
     def _failed(self, how: str, hint: str) -> ConsumerFailed:
         return ConsumerFailed(self._text(how), hint=hint)

@@ -10,7 +10,7 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.process.config import Config, DeliverConfig, PoisonConfig, RetryConfig
+from tidemark.io.process.config import Config, DeliverConfig, PoisonConfig, PoolConfig, RetryConfig
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
@@ -26,9 +26,12 @@ from tidemark.runtime.capture.transformed_target import TransformedTarget
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.handler import AnyHandler
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.plugins.plugins import Plugins, built_in
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.pool.handler_consumer import HandlerConsumer, PoolSettings
+from tidemark.runtime.pool.worker_template import WorkerTemplate
 
 SelectedVersions = Callable[[], Iterable[tuple[str, Relation]]]  # the selected tables, with their databases
 
@@ -44,11 +47,13 @@ class TargetSettings:
     unmarked_bytes_max: int  # while it follows
     plugins: Plugins
     poison: PoisonConfig
+    pool: PoolConfig
+    template: WorkerTemplate | None = None  # of the pool's worker processes
     hold_bytes: int = 0  # of the outbox, that a reader may hold; 0: the default
 
     @classmethod
-    def of(cls, config: Config, plugins: Plugins | None) -> Self:
-        """Return the settings of a configuration; `plugins`: those that it names, if there are any."""
+    def of(cls, config: Config, plugins: Plugins | None, template: WorkerTemplate | None) -> Self:
+        """Return the settings of a configuration, with the plug-ins that it names and the template of its workers."""
         return cls(
             config.deliver,
             config.retry,
@@ -57,6 +62,8 @@ class TargetSettings:
             config.standby.unmarked_bytes_max,
             plugins or built_in(config.deliver.consumer),
             config.poison,
+            config.pool,
+            template,
             config.reader.hold_bytes,
         )
 
@@ -104,7 +111,9 @@ class TargetMaker:
             return self._own(consumer)
         transforms = GroupTransforms(plugins.transforms, types, self.epoch, names)
         if plugins.transforms:
-            transforms.check(tables(), keeps_tables=plugins.make_consumer is None)
+            transforms.check(tables(), keeps_tables=not plugins.takes_any_form)
+        if plugins.make_handler is not None:
+            return self._own(self._pool(plugins.make_handler(), transforms, names))
         if plugins.make_consumer is not None:
             own = PluginConsumer(
                 plugins.make_consumer(),
@@ -119,6 +128,19 @@ class TargetMaker:
             (self._outbox(), None) if self.settings.fills_outbox else self._own(_built_in(self.settings.deliver, names))
         )
         return TransformedTarget(target, transforms) if plugins.transforms else target, liveness
+
+    def _pool(self, handler: AnyHandler, transforms: GroupTransforms, names: Mapping[Oid, str]) -> HandlerConsumer:
+        settings = self.settings
+        return HandlerConsumer(
+            handler,
+            transforms.plans,
+            settings.plugins.serializer,
+            names,
+            settings=PoolSettings(settings.pool, settings.deliver, settings.retry, settings.template),
+            context=self.context,
+            poison=PoisonHandling.of(settings.poison, self.context, self.epoch),
+            retries=ParkedRetries(self.context, self.epoch),
+        )
 
     def _outbox(self) -> Target:
         context = self.context

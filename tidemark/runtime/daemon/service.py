@@ -5,8 +5,8 @@ State, lock, heartbeat, metrics, requests, work, control socket: opened in this 
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,8 @@ from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.runtime.plugins.plugin_uses import record_plugins
 from tidemark.runtime.plugins.plugins import Plugins, load_plugins
 from tidemark.runtime.plugins.poison_handling import PoisonPoint
+from tidemark.runtime.pool.handler_consumer import worker_template
+from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.recopies import REFUSED_HINT
@@ -68,6 +70,7 @@ class DaemonContext:
     markers: MarkerReader
     fence: Fence
     plugins: Plugins
+    template: WorkerTemplate | None = None  # of the pool's worker processes
 
 
 MakeWork = Callable[[DaemonContext, Config], Work]
@@ -86,7 +89,8 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
             folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
             folder.relax_umask()
             plugins = load_plugins(config, str(config_path or "the environment"))
-            _serve(role, config, folder, log, make_work, plugins=plugins, moved=moved)
+            with _started(worker_template(plugins, config.pool)) as template:
+                _serve(role, config, folder, log, make_work, plugins=plugins, template=template, moved=moved)
         except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
             sys.exit(report_ending(log, f"{role.value} ends", error))
 
@@ -101,8 +105,28 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
     return click.Command(role.value, callback=main, params=options, help=help_text)
 
 
+@contextmanager
+def _started(template: WorkerTemplate | None) -> Iterator[WorkerTemplate | None]:
+    """Start the template of worker processes before anything else: they have all that was open then."""
+    if template is not None:
+        template.start()
+    try:
+        yield template
+    finally:
+        if template is not None:
+            template.end()
+
+
 def _serve(
-    role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, plugins: Plugins, moved: bool
+    role: Role,
+    config: Config,
+    folder: StateFolder,
+    log: Log,
+    make_work: MakeWork,
+    *,
+    plugins: Plugins,
+    template: WorkerTemplate | None,
+    moved: bool,
 ) -> None:
     """Run until a signal, a `stop` command or an error; raise the error."""
     arm_from_environment(HandoverPoint, PoisonPoint, WritePoint)
@@ -143,7 +167,7 @@ def _serve(
         node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, counts=metrics, log=log)
         check_archiving(config.archive, store, node_requests)
         fence = Fence(context, incarnation, node_requests)
-        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence, plugins), config)
+        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence, plugins, template), config)
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
         daemon = Daemon(work, beat, slot, log=log, disk_space=disk_space)

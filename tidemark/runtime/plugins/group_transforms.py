@@ -50,6 +50,11 @@ class GroupTransforms:
         self._databases = dict(databases)
         self._relations: dict[tuple[str, Relation], Relation] = {}
 
+    @property
+    def plans(self) -> TransformPlans | None:
+        """The plans, for a consumer that applies them in its own threads; None: there are no transforms."""
+        return self._plans if self._has_transforms else None
+
     def check(self, tables: Iterable[tuple[str, Relation]], *, keeps_tables: bool) -> None:
         """Check that the transforms fit these tables, by database; raise `BadTransform`.
 

@@ -10,10 +10,11 @@ from typing import Generic, TypeVar
 from tidemark.io.process.config import BadConfig
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.runtime.plugins.consumer import Consumer
+from tidemark.runtime.plugins.handler import AnyHandler, Handler
 from tidemark.serializers.serializer import Serializer
 from tidemark.transforms.transform import Transform
 
-PLUGIN = TypeVar("PLUGIN", Consumer, Transform, Serializer)
+PLUGIN = TypeVar("PLUGIN", Consumer | AnyHandler, Transform, Serializer)
 _WRITE = 'write "package.module:Name", or the name of an entry point'
 
 
@@ -32,15 +33,20 @@ class PluginRaised(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class PluginKind(Generic[PLUGIN]):
-    """A kind of plug-in: its base class, and the group of its entry points."""
+    """A kind of plug-in: its base classes, and the group of its entry points."""
 
-    base: type[PLUGIN]
+    bases: tuple[type[PLUGIN], ...]
     group: str
 
+    @property
+    def names(self) -> str:
+        """The names of the base classes for users."""
+        return " or ".join(f"tidemark.{base.__name__}" for base in self.bases)
 
-CONSUMERS: PluginKind[Consumer] = PluginKind(Consumer, "tidemark.consumers")  # type: ignore[type-abstract]
-TRANSFORMS: PluginKind[Transform] = PluginKind(Transform, "tidemark.transforms")  # type: ignore[type-abstract]
-SERIALIZERS: PluginKind[Serializer] = PluginKind(Serializer, "tidemark.serializers")  # type: ignore[type-abstract]
+
+CONSUMERS: PluginKind[Consumer | AnyHandler] = PluginKind((Consumer, Handler), "tidemark.consumers")
+TRANSFORMS: PluginKind[Transform] = PluginKind((Transform,), "tidemark.transforms")
+SERIALIZERS: PluginKind[Serializer] = PluginKind((Serializer,), "tidemark.serializers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,9 @@ def find_plugin(name: str, kind: PluginKind[PLUGIN], key: str) -> PluginClass[PL
     """Return the class that `name` stands for; raise `BadPlugin`, `PluginRaised`. `key`: for messages."""
     path = name if ":" in name else _entry_point(name, kind.group, key).value
     found = import_object(path, key)
-    if not (isinstance(found, type) and issubclass(found, kind.base)):
+    if not (isinstance(found, type) and issubclass(found, kind.bases)):
         what = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
-        raise BadPlugin(f"{key}: {name} is {what}, and not a subclass of tidemark.{kind.base.__name__}")
+        raise BadPlugin(f"{key}: {name} is {what}, and not a subclass of {kind.names}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise BadPlugin(f"{key}: {name} is incomplete: it does not define {missing}")

@@ -7,15 +7,17 @@ capture ends with its consumer; here it is made once to check its constructor, a
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
-from tidemark.io.process.config import Config
+from tidemark.io.process.config import Config, PoolConfig
 from tidemark.io.process.plugin_config import USE, Options
 from tidemark.model.errors import ConfigError
 from tidemark.model.poison import Poison
 from tidemark.model.secret import Secret
 from tidemark.runtime.plugins.consumer import Consumer
+from tidemark.runtime.plugins.handler import AnyHandler, Handler
 from tidemark.runtime.plugins.plugin_options import PluginArguments, checked_options
 from tidemark.runtime.plugins.plugin_path import (
     CONSUMERS,
@@ -40,25 +42,26 @@ class Plugins:
     """The plug-ins of a daemon."""
 
     uses: PluginUses
-    make_consumer: Callable[[], Consumer] | None = None  # None: a built-in one
+    make_consumer: Callable[[], Consumer] | None = None  # called by one thread
+    make_handler: Callable[[], AnyHandler] | None = None  # called by a pool; None, like the other: a built-in consumer
     serializer: Serializer | None = None
     transforms: tuple[Transform, ...] = ()
+
+    @property
+    def takes_any_form(self) -> bool:
+        """Return whether the consumer is a plug-in, which takes rows also under another name or in another form."""
+        return self.make_consumer is not None or self.make_handler is not None
 
 
 def load_plugins(config: Config, where: str) -> Plugins:
     """Import and check the plug-ins of a configuration; `where`: its file. Raise `BadPlugin`, `PluginRaised`."""
-    make_consumer, consumer = _consumer(config, where)
-    if make_consumer is None and Poison(config.poison.policy) is not Poison.FAIL:
-        raise BadPlugin(
-            f"{where}: poison.policy is {config.poison.policy}: the consumer {config.deliver.consumer} has no changes "
-            "that it cannot handle",
-            hint='it is for a consumer that is a plug-in; remove it, or write "fail"',
-        )
+    made = _consumer(config, where)
+    _check_policies(config, made, where)
     serializer, serializer_use = _serializer(config, where)
     transforms, transform_uses = [], []
     for number, options in enumerate(config.transforms):
         transform, use = _transform(options, f"{where}: transforms.{number}")
-        if make_consumer is None and not transform.keeps_tables:
+        if not made.takes_any_form and not transform.keeps_tables:
             raise BadPlugin(
                 f"{where}: transforms.{number}: {transform} gives rows another table or form, which the consumer "
                 f"{config.deliver.consumer} does not take",
@@ -66,8 +69,8 @@ def load_plugins(config: Config, where: str) -> Plugins:
             )
         transforms.append(transform)
         transform_uses.append(use)
-    uses = PluginUses(consumer, serializer_use, tuple(transform_uses))
-    return Plugins(uses, make_consumer, serializer, tuple(transforms))
+    uses = PluginUses(made.uses.consumer, serializer_use, tuple(transform_uses))
+    return replace(made, uses=uses, serializer=serializer, transforms=tuple(transforms))
 
 
 def built_in(consumer: str) -> Plugins:
@@ -75,13 +78,33 @@ def built_in(consumer: str) -> Plugins:
     return Plugins(PluginUses(PluginUse(consumer, "", "")))
 
 
-def _consumer(config: Config, where: str) -> tuple[Callable[[], Consumer] | None, PluginUse]:
+def _consumer(config: Config, where: str) -> Plugins:
+    """Return the consumer alone."""
     if not config.deliver.is_plugin:
-        return None, PluginUse(config.deliver.consumer, "", "")
+        return built_in(config.deliver.consumer)
     key, section = f"{where}: deliver.consumer", f"{where}: consumer"
     make, use = _maker(config.deliver.consumer, CONSUMERS, config.consumer, key, section)
-    make()
-    return make, use
+    uses = PluginUses(use)
+    if isinstance(make(), Handler):
+        return Plugins(uses, make_handler=cast("Callable[[], AnyHandler]", make))
+    return Plugins(uses, make_consumer=cast("Callable[[], Consumer]", make))
+
+
+def _check_policies(config: Config, made: Plugins, where: str) -> None:
+    """Check the sections that need a consumer of some kind."""
+    if not made.takes_any_form and Poison(config.poison.policy) is not Poison.FAIL:
+        raise BadPlugin(
+            f"{where}: poison.policy is {config.poison.policy}: the consumer {config.deliver.consumer} has no changes "
+            "that it cannot handle",
+            hint='it is for a consumer that is a plug-in; remove it, or write "fail"',
+        )
+    if made.make_handler is None and config.pool != PoolConfig():
+        raise BadPlugin(
+            f"{where}: pool: the consumer {config.deliver.consumer} is called by one thread, and has no pool",
+            hint="it is for a consumer that is a subclass of tidemark.Handler; remove the section",
+        )
+    if made.make_handler is not None and config.pool.buffer_bytes > config.deliver.unconfirmed_bytes_max:
+        raise BadPlugin(f"{where}: pool.buffer_bytes: at most deliver.unconfirmed_bytes_max")
 
 
 def _serializer(config: Config, where: str) -> tuple[Serializer | None, PluginUse | None]:

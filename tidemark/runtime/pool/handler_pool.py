@@ -8,6 +8,7 @@ more is started, and `error` is the cause. A handler that raises `Stopped` ends 
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from time import thread_time
 from typing import Generic, Protocol, TypeVar
 
 from tidemark.engine.dispatch import Dispatch, Dispatched
@@ -45,6 +46,10 @@ class PartPool(Protocol[GIVEN_contra]):
     def is_own(self, thread: threading.Thread) -> bool:
         """Return whether a thread is one of this pool."""
 
+    @property
+    def cpu_s(self) -> Sequence[float]:
+        """The CPU seconds by thread, up to the end of its last part."""
+
     def drain(self, within_s: float) -> tuple[str, ...]:
         """Finish what it has and end; return the names of threads that are still in the application's code."""
 
@@ -61,32 +66,36 @@ class HandlerPool(Generic[PART]):
         retries: int,
         backoff: tuple[float, float],
         log: Log,
+        on_retry: Callable[[], None] | None = None,
     ) -> None:
         """Start nothing. `backoff`: the first delay between retries and the longest, in seconds.
 
         workers: 0: the caller of `submit` handles the parts.
         isolate: called after the last retry; if it returns true, the part is handled further.
+        on_retry: called before each retry, by the thread that makes it.
         """
         self._handle = handle
         self._isolate = isolate
         self._retries = retries
         self._backoff = backoff
         self._log = log
+        self._on_retry = on_retry
         self._clock = SystemClock()
         self._dispatch: Dispatch[PART] = Dispatch()
         self._error: BaseException | None = None
         self._is_over = False  # no part is started any more
         self._is_abandoned = False  # what finishes has no effect any more
-        self._in_handler: set[str] = set()  # names of threads
+        self._in_handler: dict[str, float] = {}  # names of threads, and since when each one is in its call
         self._caller: threading.Thread | None = None  # of `submit`, in a serial engine
         lock = threading.RLock()
         self._ready = threading.Condition(lock)  # for the threads: a part may be taken, or the pool is over
         self._changed = threading.Condition(lock)  # for those who wait for the threads
         self._no_retries = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, name=f"{THREAD_NAME}-{number}", daemon=True)
-            for number in range(1, workers + 1)
+            threading.Thread(target=self._run, args=(number,), name=f"{THREAD_NAME}-{number + 1}", daemon=True)
+            for number in range(workers)
         ]
+        self._cpu_s = [0.0] * workers
 
     def start(self) -> None:
         """Start the threads."""
@@ -102,6 +111,17 @@ class HandlerPool(Generic[PART]):
     def settled_units(self) -> int:
         """The length of the finished prefix."""
         return self._dispatch.settled_units
+
+    @property
+    def cpu_s(self) -> Sequence[float]:
+        """The CPU seconds by thread, up to the end of its last part."""
+        return tuple(self._cpu_s)
+
+    @property
+    def longest_call_s(self) -> float:
+        """For how long the handler has been in its present call: the longest one."""
+        with self._changed:
+            return self._clock.monotonic_s() - min(self._in_handler.values(), default=self._clock.monotonic_s())
 
     def submit(self, parts: Sequence[tuple[PART, Hashable | None]], byte_count: int) -> bool:
         """Add the next unit of the stream, None as the lane of a barrier; return False if the pool starts no more."""
@@ -142,7 +162,8 @@ class HandlerPool(Generic[PART]):
             self._is_abandoned = True
             return tuple(sorted(self._in_handler))
 
-    def _run(self) -> None:
+    def _run(self, number: int | None = None) -> None:
+        """Handle parts until there are none; `number`: of a thread of the pool."""
         taken = self._next(None)
         while taken is not None:
             try:
@@ -150,6 +171,9 @@ class HandlerPool(Generic[PART]):
             except BaseException as error:  # noqa: BLE001 - the one place: it ends the engine, with this cause
                 self._fail(error)
                 return
+            finally:
+                if number is not None:
+                    self._cpu_s[number] = thread_time()
             taken = self._next(taken)
 
     def _next(self, finished: Dispatched[PART] | None) -> Dispatched[PART] | None:
@@ -157,7 +181,7 @@ class HandlerPool(Generic[PART]):
         name = threading.current_thread().name
         with self._changed:
             if finished is not None:
-                self._in_handler.discard(name)
+                self._in_handler.pop(name, None)
                 if self._is_abandoned:
                     self._changed.notify_all()
                     return None
@@ -167,7 +191,7 @@ class HandlerPool(Generic[PART]):
             while not self._is_over:
                 taken = self._dispatch.take()
                 if taken is not None:
-                    self._in_handler.add(name)
+                    self._in_handler[name] = self._clock.monotonic_s()
                     return taken
                 if not self._threads:
                     break
@@ -188,13 +212,15 @@ class HandlerPool(Generic[PART]):
                     retry.succeeded()
                     continue
                 if delay_s is None:
-                    error.add_note(f"raised by the handler of the engine, after {retry.backoff.failures} retries")
+                    error.add_note(f"raised by the handler, after {retry.backoff.failures} retries")
                     raise
                 self._log.warning(
                     "the handler failed; it is called again with the same batch",
                     retry_s=delay_s,
                     **describe_error(error),
                 )
+                if self._on_retry is not None:
+                    self._on_retry()
             else:
                 return
             if not self._waits_for_retry(delay_s):
@@ -204,17 +230,17 @@ class HandlerPool(Generic[PART]):
         """Wait outside of the handler; return false if there are no more retries."""
         name = threading.current_thread().name
         with self._changed:
-            self._in_handler.discard(name)
+            self._in_handler.pop(name, None)
             self._changed.notify_all()
         if self._no_retries.wait(delay_s):
             return False
         with self._changed:
-            self._in_handler.add(name)
+            self._in_handler[name] = self._clock.monotonic_s()
         return True
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
-            self._in_handler.discard(threading.current_thread().name)
+            self._in_handler.pop(threading.current_thread().name, None)
             if not isinstance(error, Stopped) and not self._is_abandoned:
                 self._error = self._error or error
             self._end()

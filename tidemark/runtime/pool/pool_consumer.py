@@ -1,4 +1,4 @@
-"""The consumer behind an engine: groups of the stream become batches for a pool, and finished groups are confirmed.
+"""The consumer in front of a pool: groups of the stream become batches for it, and finished groups are confirmed.
 
 The bytes that are unfinished, and those that are not confirmed, have one bound. At the bound the application thread
 waits for the pool, and what is finished is confirmed whatever the commit policy says. The queue fills, then the ring.
@@ -18,6 +18,7 @@ from tidemark.engine.commit_policy import CommitPolicy, Finished
 from tidemark.engine.dispatch import Order
 from tidemark.engine.offset_update import OffsetsHook
 from tidemark.engine.ports import GroupPart
+from tidemark.engine.progress import Progress
 from tidemark.engine.stop_condition import StopSearch, StopWhen
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
@@ -35,11 +36,13 @@ from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandli
 from tidemark.runtime.pool.handler_pool import PartPool
 from tidemark.runtime.pool.keys import NO_LANE, lanes_of, sections_of
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange
+from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.source_form import event_without_constants, without_constants
 from tidemark.wire.state.event_logs import Loss, Rewind
 
-PoolPart = Batch | PendingBatch | EngineEvent | RetriedChange
+FLUSH_S = 1.0  # for the last position: the application thread asks for it every 0.2 s while something is unconfirmed
+FLUSH_POLL_S = 0.01
 _ONLY_LANE = 0
 
 
@@ -203,6 +206,21 @@ class PoolConsumer:
         """Return whether everything that is finished, and may be confirmed, has been returned for confirmation."""
         return self._confirmed_units == self._pool.settled_units or not self._poison.may_confirm
 
+    def store_finished(self, progress: Progress, until_s: float) -> None:
+        """Wait until the position of all that is finished is stored, at most until a time of the monotonic clock.
+
+        Another thread calls it when the pool has ended.
+        """
+        self.flush()
+        until_s = min(until_s, self._clock.monotonic_s() + FLUSH_S)
+        stepping = threading.Event()
+        while self._clock.monotonic_s() < until_s and not (self.is_flushed and self._is_stored(progress)):
+            stepping.wait(FLUSH_POLL_S)
+
+    def _is_stored(self, progress: Progress) -> bool:
+        last, stored = self.confirmed, progress.confirmed
+        return last is None or (stored is not None and stored.position >= last.position)
+
     def _submit(self, group: ChangeGroup) -> bool:
         self._databases.update({oid: known.name for oid, known in group.databases.items()})
         delivered = self._first_part(group)
@@ -299,4 +317,4 @@ class PoolConsumer:
     def _warn_once(self, item: EngineEvent) -> None:
         if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary):
             self._left_out.add(type(item))
-            self._log.warning("an event is not delivered: the engine has no on_event", kind=type(item).__name__)
+            self._log.warning("an event is not delivered: there is no on_event", kind=type(item).__name__)

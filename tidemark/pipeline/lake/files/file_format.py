@@ -14,6 +14,7 @@ from deltalake import ColumnProperties, WriterProperties
 
 FILE_BYTES = 48 << 20  # between 32 and 64 MB: large enough to scan
 SAMPLE_ROWS = 4096
+DICTIONARY_ROWS_MIN = 64  # fewer take fewer bytes, and less time, without dictionaries: each is a further page
 SAMPLE_ROWS_MIN = 1000  # fewer are not representative of the rows that a merge rewrites with them
 DISTINCT_MIN = 0.9  # share of distinct values among the sample's non-NULL values
 INT64_DIGITS = 18  # decimals with up to this many digits are written as integers
@@ -31,6 +32,9 @@ class ArrowEncodings:
     encodings: dict[str, str]
 
 
+PLAIN_COLUMNS = ArrowEncodings([], {})
+
+
 def properties_for(rows: pa.Table) -> WriterProperties:
     """Return delta-rs's writer properties for `rows` and similar rows."""
     return WriterProperties(compression=COMPRESSION, column_properties=encodings(rows))
@@ -43,7 +47,9 @@ def encodings(rows: pa.Table) -> dict[str, ColumnProperties]:
 
 
 def arrow_encodings(rows: pa.Table) -> ArrowEncodings:
-    """Return the same encodings for PyArrow's writer."""
+    """Return the same encodings for PyArrow's writer; few rows have no dictionaries."""
+    if rows.num_rows < DICTIONARY_ROWS_MIN:
+        return PLAIN_COLUMNS
     distinct = _distinct_columns(rows)
     left = {field.name for field in rows.schema} - {field.name for field in distinct}
     return ArrowEncodings(

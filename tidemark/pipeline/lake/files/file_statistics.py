@@ -10,20 +10,25 @@ because a reader may truncate it to milliseconds.
 import json
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 COLUMNS_MAX = 32  # the default of delta.dataSkippingNumIndexedCols
+NAMES_KEPT = 4096  # of columns, as JSON
+LISTED_MAX = 64  # rows: a computation of Arrow costs as much as to list the values of that many
 TEXT_MAX = 256  # characters of a bound: long common prefixes must not make all ranges equal
 _LAST = "\U0010ffff"
 _SURROGATES = range(0xD800, 0xE000)
 _MILLISECOND_US = 1000
 _DAY_MS = 86_400_000
 _DAYS = range(-719_162, 2_932_897)  # from 1970-01-01: the years 1 to 9999
-_ENDS = ("min", "max")
 _ENCODE = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` with options makes an encoder each time
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
+ValueT = TypeVar("ValueT", int, float, str, Decimal)
 ColumnBounds = tuple[str, str]
 """Minimum and maximum as JSON."""
 
@@ -34,7 +39,7 @@ def statistics(rows: pa.Table, key: Collection[str]) -> str:
     for number, (field, values) in enumerate(zip(rows.schema, rows.columns, strict=True)):
         if pa.types.is_nested(field.type) or (number >= COLUMNS_MAX and field.name not in key):
             continue
-        name = _text(field.name)
+        name = _name(field.name)
         nulls.append(f"{name}:{values.null_count}")
         bounds = _bounds(values) if values.null_count < len(values) else None
         if bounds is not None:
@@ -56,31 +61,46 @@ def _bounds(values: pa.ChunkedArray) -> ColumnBounds | None:
     if pa.types.is_string(kind):
         return _of_text(values)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
-        found = pc.min_max(values).as_py()
-        least, most = (f"{found[name]:f}" if pa.types.is_decimal(kind) else json.dumps(found[name]) for name in _ENDS)
-        return least, most
+        return _of_exact(values)
     return None
+
+
+def _ends(values: pa.ChunkedArray, _of: type[ValueT]) -> tuple[ValueT, ValueT]:
+    """Return the least and the greatest value; there is at least one."""
+    if len(values) <= LISTED_MAX:
+        known: list[ValueT] = [value for value in values.to_pylist() if value is not None]
+        return min(known), max(known)
+    found = pc.min_max(values).as_py()
+    return found["min"], found["max"]
+
+
+def _of_exact(values: pa.ChunkedArray) -> ColumnBounds:
+    if pa.types.is_decimal(values.type):
+        lowest, highest = _ends(values, Decimal)
+        return f"{lowest:f}", f"{highest:f}"
+    least, most = _ends(values, int)
+    return str(least).lower(), str(most).lower()  # of Booleans too
 
 
 def _of_floats(values: pa.ChunkedArray) -> ColumnBounds | None:
     if not pc.all(pc.is_finite(values)).as_py():
         return None
-    found = pc.min_max(values).as_py()
+    least, most = _ends(values, float)
     # 0 and -0 are equal, but a reader may compare them as different values.
-    return json.dumps(found["min"] or -0.0), json.dumps(found["max"] or 0.0)
+    return json.dumps(least or -0.0), json.dumps(most or 0.0)
 
 
 def _of_dates(days: pa.ChunkedArray) -> ColumnBounds | None:
-    found = pc.min_max(days).as_py()
-    if found["min"] not in _DAYS or found["max"] not in _DAYS:
+    least, most = _ends(days, int)
+    if least not in _DAYS or most not in _DAYS:
         return None
-    least, most = (f'"{(_EPOCH + timedelta(days=found[name])).date().isoformat()}"' for name in _ENDS)
-    return least, most
+    first, last = (f'"{(_EPOCH + timedelta(days=day)).date().isoformat()}"' for day in (least, most))
+    return first, last
 
 
 def _of_times(microseconds: pa.ChunkedArray, zone: str) -> ColumnBounds | None:
-    found = pc.min_max(microseconds).as_py()
-    least, most = found["min"] // _MILLISECOND_US, -(-found["max"] // _MILLISECOND_US)
+    earliest, latest = _ends(microseconds, int)
+    least, most = earliest // _MILLISECOND_US, -(-latest // _MILLISECOND_US)
     if least // _DAY_MS not in _DAYS or most // _DAY_MS not in _DAYS:
         return None
     first, last = ((_EPOCH + timedelta(milliseconds=at)).isoformat(timespec="milliseconds") for at in (least, most))
@@ -88,8 +108,7 @@ def _of_times(microseconds: pa.ChunkedArray, zone: str) -> ColumnBounds | None:
 
 
 def _of_text(values: pa.ChunkedArray) -> ColumnBounds | None:
-    found = pc.min_max(values).as_py()
-    least, most = found["min"], found["max"]
+    least, most = _ends(values, str)
     upper = most if len(most) <= TEXT_MAX else _above(most[:TEXT_MAX])
     return None if upper is None else (_text(least[:TEXT_MAX]), _text(upper))
 
@@ -97,6 +116,11 @@ def _of_text(values: pa.ChunkedArray) -> ColumnBounds | None:
 def _text(value: str) -> str:
     # NB: not escaped: arrow-rs, and so delta-rs, reads the surrogate pair of U+20000 as U+10000.
     return _ENCODE(value)
+
+
+@lru_cache(NAMES_KEPT)
+def _name(name: str) -> str:
+    return _text(name)
 
 
 def _above(prefix: str) -> str | None:

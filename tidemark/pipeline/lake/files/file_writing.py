@@ -64,18 +64,23 @@ def now_ms() -> int:
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table | None:
     """Return `rows` with the columns of `schema`, NULL where they lack one; None if `schema` lacks a part of them."""
-    if any(
-        field.name not in schema.names or not _fits(field.type, schema.field(field.name).type) for field in rows.schema
-    ):
+    kinds = {field.name: field.type for field in schema}
+    if any(field.name not in kinds or not _fits(field.type, kinds[field.name]) for field in rows.schema):
         return None
-    names = set(rows.schema.names)
+    found = dict(zip(rows.schema.names, rows.columns, strict=True))
     columns = [
-        _filled(rows.column(field.name).combine_chunks(), field.type)
-        if field.name in names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
+        _filled(found[name], kind) if name in found else pa.nulls(rows.num_rows, kind) for name, kind in kinds.items()
     ]
     return pa.table(columns, schema=schema)
+
+
+def as_type(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return `values` as values of `kind`. NB: lists whose elements have other names are equal, but not the same."""
+    return values if values.type == kind and not _has_lists(kind) else values.cast(kind)
+
+
+def _has_lists(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind)) and (not pa.types.is_struct(kind) or any(_has_lists(f.type) for f in kind))
 
 
 def _fits(kind: pa.DataType, stored: pa.DataType) -> bool:
@@ -87,10 +92,12 @@ def _fits(kind: pa.DataType, stored: pa.DataType) -> bool:
     return all(index >= 0 and _fits(field.type, stored.field(index).type) for field, index in pairs)
 
 
-def _filled(values: pa.Array, stored: pa.DataType) -> pa.Array:
+def _filled(values: pa.Array | pa.ChunkedArray, stored: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """Return `values` with the missing fields of structs."""
     if values.type == stored or not pa.types.is_struct(stored):
-        return values.cast(stored)
+        return as_type(values, stored)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
     found = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
     parts = [
         _filled(found[field.name], field.type) if field.name in found else pa.nulls(len(values), field.type)

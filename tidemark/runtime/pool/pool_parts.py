@@ -1,0 +1,32 @@
+"""What a pool gets, and how each of it is handled: a batch, an event, or a parked change."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.engine.batch import Batch
+from tidemark.model.change import EngineEvent
+from tidemark.runtime.pool.pending_batch import PendingBatch, RetriedChange, UnitHandler
+
+PoolPart = Batch | PendingBatch | EngineEvent | RetriedChange
+
+
+@dataclass(frozen=True, slots=True)
+class PartHandler:
+    """Calls a handler with the parts of a pool."""
+
+    handler: UnitHandler
+    on_event: Callable[[EngineEvent], None] | None
+
+    def __call__(self, part: PoolPart) -> None:
+        """Handle a part."""
+        if isinstance(part, Batch):
+            self.handler(part)
+        elif isinstance(part, PendingBatch | RetriedChange):
+            part.handle(self.handler)
+        elif self.on_event is not None:
+            self.on_event(part)
+
+
+def isolate(part: PoolPart, error: Exception) -> bool:
+    """After the last retry: narrow a batch down to the change that fails; return whether it is handled further."""
+    return isinstance(part, PendingBatch) and part.isolate(error)
