@@ -41,6 +41,7 @@ from tidemark.pipeline.driver.capture_place import StatePlace
 from tidemark.pipeline.driver.offset_log import OffsetLog
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline
 from tidemark.pipeline.landing.delta_landing import DeltaLanding
+from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
@@ -189,7 +190,7 @@ class MarkedPipeline(Pipeline):
         capture = StateCapture(outbox, Selection())
         self._landed = PipelineProgress(metrics, log, capture, settings.reader, settings.lake)
         self.marks: list[_StageMark] = []
-        landing = DeltaLanding(settings, outbox, capture, self._landed, log)
+        landing = DeltaLanding(LandingParts(settings, outbox, capture, self._landed, log))
         super().__init__(settings, outbox, landing, self._landed, log, capture=capture)
 
     def _batch(self, offsets: OffsetLog, batch_id: int) -> None:

@@ -3,8 +3,11 @@
 Here the other processes are calls in this one: each run is written in parts, as by several executors.
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.support.lakes.lakes import IDENTITY, Crash, CrashAt, folder_of, log_rows, replica_rows
@@ -21,6 +24,8 @@ from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
+from tidemark.wire.outbox import OutboxValue
+from tidemark.wire.values import ValueHeader
 
 GROUPS = 40
 PORTION = 30_000  # bytes: several groups
@@ -105,3 +110,68 @@ def test_without_writers_each_row_is_read_before_the_portion_is_written(tmp_path
     ]
     assert unread.row_count == read.row_count > 0
     assert unread.byte_count == read.byte_count
+
+
+class CountedOutbox(OutboxReader):
+    """An outbox that counts the requests that a server would get for headers, plans and values."""
+
+    requests: Counter[str]
+
+    def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
+        self.requests["headers"] += 1
+        return super().headers(after, upto)
+
+    def plan(self, after: Sequence, bytes_max: int) -> Sequence:
+        self.requests["plan"] += 1
+        return super().plan(after, bytes_max)
+
+    def read(
+        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
+    ) -> Iterator[OutboxValue]:
+        self.requests["read"] += 1
+        return super().read(after, upto, wanted)
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Iterator[CountedOutbox]:
+    folder = StateFolder(tmp_path / "state")
+    make_state(folder.root)
+    feed(folder.root, RandomTables(1).groups(GROUPS))
+    with CountedOutbox.open(folder) as outbox:
+        outbox.requests = Counter()
+        yield outbox
+
+
+def test_a_small_portion_is_read_without_headers(counted: CountedOutbox) -> None:
+    (portion,) = feeds(counted, counted.outbox_id, NO_SEQUENCE, counted.head(), has_writers=lambda: True)
+    assert all(isinstance(given, pa.RecordBatch) for given in given_rows(portion))
+    assert counted.requests == {"plan": 1, "read": 1}
+
+
+def test_a_group_with_more_bytes_than_a_small_portion_is_left_unread(
+    counted: CountedOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan of a portion has at least one group, of any size."""
+    end = counted.plan(NO_SEQUENCE, 1)
+    monkeypatch.setattr(portions, "UNREAD_BYTES", 1)
+    given = (counted, counted.outbox_id, NO_SEQUENCE, end)
+    (portion,) = feeds(*given, has_writers=lambda: True)
+    assert given_rows(portion)
+    assert not any(isinstance(given, pa.RecordBatch) for given in given_rows(portion))
+    (read,) = feeds(*given, has_writers=lambda: False)
+    assert all(isinstance(given, pa.RecordBatch) for given in given_rows(read))
+
+
+@pytest.mark.usefixtures("all_unread")
+def test_the_unread_values_of_a_table_are_read_by_one_request_when_they_are_needed(counted: CountedOutbox) -> None:
+    given = (counted, counted.outbox_id, NO_SEQUENCE, counted.head())
+    (unread,), (read,) = feeds(*given, has_writers=lambda: True), feeds(*given)
+    counted.requests.clear()
+    tables = set()
+    for (_, item), (_, expected) in zip(unread.lake_batch.items, read.lake_batch.items, strict=True):
+        if isinstance(item, ChangeBatch) and isinstance(expected, ChangeBatch):
+            tables.add(item.relation.oid)
+            assert item.rows.equals(expected.rows)
+            assert item.rows.equals(expected.rows), "the second time too"
+    assert len(tables) > 1
+    assert counted.requests == {"read": len(tables)}

@@ -18,6 +18,7 @@ from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
+from tests.unit.pool.test_worker_processes import is_alive
 from tidemark.io.process.metrics import POOL_CPU
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode
@@ -149,7 +150,7 @@ def test_after_a_kill_of_the_daemon_nothing_is_lost_and_only_what_was_not_confir
     sidecar.wait_until(lambda: len(handled_rows(file)) > 1000, "a part of the stream")
     workers = workers_of(sidecar) if kind == "processes" else []
     sidecar.kill()
-    wait_until(lambda: not any(map(psutil.pid_exists, workers)), "the end of the workers")
+    wait_until(lambda: not any(map(is_alive, workers)), "the end of the workers")
     before = handled_rows(file)
     with StateStore.open(sidecar.folder, read_only=True) as store:
         delivered = store.marks().delivered
@@ -219,7 +220,7 @@ def test_a_handler_that_does_not_return_ends_the_daemon_and_its_workers(sidecar:
     workers = workers_of(sidecar)
     insert(sidecar, 1, 1)
     sidecar.ended(ExitCode.CONSUMER_FAILED, "the handler FileHandler has been in a call for over 0.5 s")
-    wait_until(lambda: not any(map(psutil.pid_exists, workers)), "the end of the workers")
+    wait_until(lambda: not any(map(is_alive, workers)), "the end of the workers")
 
 
 def test_without_its_template_the_daemon_ends_and_the_next_one_continues(sidecar: Sidecar) -> None:

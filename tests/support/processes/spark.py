@@ -15,6 +15,7 @@ from tidemark.pipeline.driver.runner import Pipeline
 from tidemark.pipeline.driver.session import make_session
 from tidemark.pipeline.landing.delta_landing import DeltaLanding
 from tidemark.pipeline.landing.lake_epoch import LakeHold
+from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
@@ -64,7 +65,7 @@ def land(
         outbox.register(reader)
         metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
         progress = PipelineProgress(metrics, log, capture, reader, str(lake))
-        landing = DeltaLanding(settings, outbox, capture, progress, log)
+        landing = DeltaLanding(LandingParts(settings, outbox, capture, progress, log))
         pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold)
         pipeline.run(spark, stop or threading.Event())
     return progress

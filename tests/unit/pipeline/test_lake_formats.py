@@ -12,6 +12,7 @@ from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.report import NoLake, OpenedLake
 from tidemark.pipeline.landing.formats import OtherFormat, opened_landing
 from tidemark.pipeline.landing.iceberg_landing import check_settings
+from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.settings import LakeFormat, Settings
 from tidemark.pipeline.landing.settings_check import BadTableSettings
 
@@ -27,11 +28,13 @@ def refusal(lake: Path, lake_format: LakeFormat) -> str:
     settings = Settings(lake, str(lake), "", "spark", 1, once=True, source={}, lake_format=lake_format)
     with pytest.raises(OtherFormat) as refused:
         opened_landing(
-            settings,
-            cast("OutboxReader", None),
-            cast("CapturePort", None),
-            cast("PipelineProgress", None),
-            cast("Log", None),
+            LandingParts(
+                settings,
+                cast("OutboxReader", None),
+                cast("CapturePort", None),
+                cast("PipelineProgress", None),
+                cast("Log", None),
+            )
         )
     return str(refused.value)
 

@@ -20,6 +20,7 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failures import first_reason, named_failure
+from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
 from tidemark.pipeline.source.opened_outbox import open_outbox
@@ -31,6 +32,7 @@ TASK_BYTES = 16 << 20  # of values: one file of a log
 JOBS_AT_ONCE = 8  # each waits for the executors
 WITHOUT_S = 10.0  # executors may be late, or gone for a moment, but not longer
 POLL_S = 0.5
+SKIPPED_MAX = 64  # runs of a log or replica that the driver writes without asking, after runs that had to be merged
 AGAIN_S = 60.0  # between two reports
 
 
@@ -60,13 +62,43 @@ def write_part(task: FileTask) -> WrittenFiles | None:
     return task.target.write(run_of_rows(list(zip(task.sequences, batches, strict=True))))
 
 
+class RefusedRuns:
+    """The logs and replicas whose runs executors read in vain: each time, twice as many of the next runs are skipped.
+
+    Executors find out only by reading a run that it has updates or deletes, which the driver merges.
+    """
+
+    def __init__(self) -> None:
+        self._skipped: dict[str, tuple[int, int]] = {}  # by URI: how many are skipped, and how many of them are left
+
+    def skips(self, uri: str) -> bool:
+        """Return whether the next run is skipped, and count it."""
+        skipped, left = self._skipped.get(uri, (0, 0))
+        if not left:
+            return False
+        self._skipped[uri] = skipped, left - 1
+        return True
+
+    def record(self, uri: str, *, is_written: bool) -> None:
+        """Record what became of a run."""
+        if is_written:
+            self._skipped.pop(uri, None)
+            return
+        skipped = min(SKIPPED_MAX, 2 * self._skipped.get(uri, (0, 0))[0] or 1)
+        self._skipped[uri] = skipped, skipped
+
+
 class ExecutorWriters:
     """Writes the files of runs by Spark jobs, several at a time."""
 
-    def __init__(self, source: SourceOptions, lake: str, lake_config: LakeConfig, log: Log) -> None:
+    def __init__(
+        self, source: SourceOptions, lake: str, lake_config: LakeConfig, log: Log, metrics: PipelineMetrics
+    ) -> None:
         """`source` names the outbox as the executors reach it."""
         self._source, self._lake, self._lake_config = source, lake, lake_config
         self._log = log
+        self._metrics = metrics
+        self._refused = RefusedRuns()
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, "tidemark-executors")
         self._spark: SparkSession | None = None
         self._seen_s = 0.0  # when there were executors last
@@ -87,9 +119,9 @@ class ExecutorWriters:
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
         """Let the executors write the files of a run; None if the driver has to write it."""
         tasks = list(self._tasks(target, run))
-        if self._spark is None or not tasks:
+        if self._spark is None or not tasks or self._refused.skips(target.uri):
             return None
-        group = uuid4().hex
+        group, begun_s = uuid4().hex, time.monotonic()
         job = self._pool.submit(self._run, self._spark, group, tasks)
         try:
             parts = self._result(self._spark, group, job)
@@ -98,9 +130,19 @@ class ExecutorWriters:
                 return None
             named = named_failure(str(error))
             raise named or ExecutorsFailed(f"the executors did not write: {first_reason(str(error))}") from error
+        finally:
+            seconds = time.monotonic() - begun_s
+            self._metrics.executor_seconds.inc(seconds)
         written = joined(parts)
-        if written is not None:
-            self._log.info("executors wrote a run", table=target.uri, files=len(written.added), rows=run.row_count)
+        self._refused.record(target.uri, is_written=written is not None)
+        if written is None:
+            self._metrics.executor_refusals.inc()
+            return None
+        file_count, byte_count = len(written.added), sum(action.size for action in written.added)
+        self._metrics.executor_files.inc(file_count)
+        self._metrics.executor_bytes.inc(byte_count)
+        found = {"files": file_count, "bytes": byte_count, "rows": run.row_count, "seconds": round(seconds, 3)}
+        self._log.info("executors wrote a run", table=target.uri, **found)
         return written
 
     def _tasks(self, target: TargetFiles, run: PackedRun) -> Iterator[FileTask]:

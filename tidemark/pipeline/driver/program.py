@@ -41,6 +41,7 @@ from tidemark.pipeline.driver.standalone_master import wait_for_master
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.landing.formats import opened_landing
 from tidemark.pipeline.landing.lake_epoch import hold_lake
+from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.restored_lake import check_not_restored
@@ -145,8 +146,8 @@ def _run_at(
         )
         writers = None
         if given.server is not None and not given.master.startswith("local"):
-            writers = ExecutorWriters(SourceOptions.parse(place.source), root, lake_config, log)
-        opening_lake = partial(opened_landing, settings, outbox, capture, progress, log, writers=writers)
+            writers = ExecutorWriters(SourceOptions.parse(place.source), root, lake_config, log, metrics)
+        opening_lake = partial(opened_landing, LandingParts(settings, outbox, capture, progress, log, writers))
         landing = when_available(opening_lake, store_wait, stop, once=given.once)
         if landing is None:
             return

@@ -6,46 +6,34 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from tidemark.io.host.failpoints import passed
-from tidemark.io.host.logs import Log
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, keep_hours
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_locks import TableLocks
-from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
 from tidemark.pipeline.landing.feed import Feed
+from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.paused_tables import PausedTables
-from tidemark.pipeline.landing.progress import PipelineProgress, faults_of, report_changes
-from tidemark.pipeline.landing.settings import Settings, paused_bytes
+from tidemark.pipeline.landing.progress import faults_of, report_changes
+from tidemark.pipeline.landing.settings import paused_bytes
 from tidemark.pipeline.landing.settings_check import check_settings, check_source, unmatched_patterns
-from tidemark.pipeline.sinks.executor_files import FileWriters
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
-from tidemark.pipeline.source.outbox_port import OutboxPort
 
 
 class DeltaLanding:
     """One lake of Delta tables, as one reader of the outbox writes it."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        outbox: OutboxPort,
-        capture: CapturePort,
-        progress: PipelineProgress,
-        log: Log,
-        *,
-        writers: FileWriters | None = None,
-    ) -> None:
-        """`writers` write the files of large runs; None: this process does."""
-        self._writers = writers
+    def __init__(self, parts: LandingParts) -> None:
+        settings, outbox, capture, log = parts.settings, parts.outbox, parts.capture, parts.log
+        self._writers = parts.writers
         self._settings = settings
         self._outbox = outbox
         self._capture = capture
-        self._progress = progress
+        self._progress = parts.progress
         self._log = log
         self._databases = CapturedDatabases(outbox)
         self._locks = TableLocks()
@@ -61,7 +49,7 @@ class DeltaLanding:
         for pattern in unmatched_patterns(settings.lake_config, tables.values()):
             log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
-        self._maintenance = Maintenance(settings.lake_config, self._locks, cleanup, progress.metrics, log)
+        self._maintenance = Maintenance(settings.lake_config, self._locks, cleanup, parts.progress.metrics, log)
 
     @property
     def positions(self) -> Positions:

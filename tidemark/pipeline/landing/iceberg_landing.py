@@ -6,7 +6,6 @@ from functools import partial
 
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
-from tidemark.io.host.logs import Log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.pipeline.failpoints import Failpoint
@@ -15,12 +14,10 @@ from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.positions import CatalogPositions
 from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.landing.feed import Feed
+from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.metrics import BatchStage
-from tidemark.pipeline.landing.progress import PipelineProgress
-from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.landing.settings_check import BadTableSettings
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
-from tidemark.pipeline.source.outbox_port import OutboxPort
 
 
 class IcebergLanding:
@@ -28,13 +25,13 @@ class IcebergLanding:
 
     is_behind = False
 
-    def __init__(self, settings: Settings, outbox: OutboxPort, progress: PipelineProgress, log: Log) -> None:
+    def __init__(self, parts: LandingParts) -> None:
+        settings = parts.settings
         check_settings(settings.lake_config)
         self._settings = settings
-        self._outbox = outbox
-        self._progress = progress
-        self._log = log
-        self._databases = CapturedDatabases(outbox)
+        self._outbox = parts.outbox
+        self._progress = parts.progress
+        self._databases = CapturedDatabases(parts.outbox)
         clock = SystemClock()
         self._expiry = SnapshotExpiry(settings.log_keep_s, lambda: clock.wall_us() / USECS_PER_SECOND)
         self._lake = self._opened(None)

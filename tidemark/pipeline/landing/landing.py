@@ -6,11 +6,30 @@ outbox what the lake contains. It is used by one thread at a time.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
+from tidemark.io.host.logs import Log
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.positions import TableId, TablePosition
+from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed
+from tidemark.pipeline.landing.progress import PipelineProgress
+from tidemark.pipeline.landing.settings import Settings
+from tidemark.pipeline.sinks.executor_files import FileWriters
+from tidemark.pipeline.source.outbox_port import OutboxPort
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LandingParts:
+    """What a landing uses; `writers` write the files of large runs into Delta tables, None: this process does."""
+
+    settings: Settings
+    outbox: OutboxPort
+    capture: CapturePort
+    progress: PipelineProgress
+    log: Log
+    writers: FileWriters | None = None
 
 
 class LakePositions(Protocol):

@@ -30,6 +30,10 @@ TABLES_PAUSED = "tidemark_pipeline_tables_paused"
 RESTARTS = "tidemark_pipeline_restarts_total"
 STORE_WAIT_SECONDS = "tidemark_pipeline_store_wait_seconds"
 SERVER_WAIT_SECONDS = "tidemark_pipeline_server_wait_seconds"
+EXECUTOR_FILES = "tidemark_pipeline_executor_files_total"
+EXECUTOR_BYTES = "tidemark_pipeline_executor_bytes_total"
+EXECUTOR_SECONDS = "tidemark_pipeline_executor_seconds_total"
+EXECUTOR_REFUSALS = "tidemark_pipeline_executor_refusals_total"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
 MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
@@ -99,6 +103,14 @@ class PipelineMetrics:
             "How long this process has waited for an outbox server that is away or busy; 0: it does not wait.",
         )
         self.restarts = self._counter(RESTARTS, "Restarts of the query after a failure.")
+        self.executor_files = self._counter(EXECUTOR_FILES, "Data files that executors wrote.")
+        self.executor_bytes = self._counter(EXECUTOR_BYTES, "Bytes of these files.")
+        self.executor_seconds = self._counter(
+            EXECUTOR_SECONDS, "Time that writes of tables waited for executors, also if they wrote nothing."
+        )
+        self.executor_refusals = self._counter(
+            EXECUTOR_REFUSALS, "Runs that executors read and did not write, because they have to be merged."
+        )
         self.maintenance_steps = self._counter(MAINTENANCE_STEPS, "Steps of the maintenance of tables.")
         self.maintenance_conflicts = self._counter(
             MAINTENANCE_CONFLICTS, "Steps of maintenance that yielded to the stream, and are repeated later."

@@ -8,8 +8,9 @@ written, the next is read, so memory contains two portions, whatever the length 
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Oid
@@ -17,7 +18,7 @@ from tidemark.model.position import Sequence
 from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.source.outbox_port import OutboxPort, check_not_renumbered
-from tidemark.pipeline.source.unread_rows import UnreadRows
+from tidemark.pipeline.source.unread_rows import UnreadRows, UnreadValues
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import KINDS, ValueHeader, ValueKind
 
@@ -43,8 +44,8 @@ def feeds(
     """
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
-        for first, last in _portions(outbox, after, upto, bytes_max):
-            reading = pool.submit(_read, outbox, outbox_id, first, last, has_writers)
+        for portion in _portions(outbox, after, upto, bytes_max, with_small=has_writers is not None):
+            reading = pool.submit(_read, outbox, outbox_id, portion, has_writers)
             if ahead is not None:
                 yield ahead.result()
             ahead = reading
@@ -52,29 +53,67 @@ def feeds(
             yield ahead.result()
 
 
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """The values of (after, upto]; a small one has less than `UNREAD_BYTES`, or is one group."""
+
+    after: Sequence
+    upto: Sequence
+    is_small: bool
+
+
 def _portions(
-    outbox: OutboxPort, after: Sequence, upto: Sequence, bytes_max: int
-) -> Iterator[tuple[Sequence, Sequence]]:
-    """Yield ranges that end at group ends: at least one group each, then as many as fit into `bytes_max`."""
+    outbox: OutboxPort, after: Sequence, upto: Sequence, bytes_max: int, *, with_small: bool
+) -> Iterator[_Portion]:
+    """Yield ranges that end at group ends: at least one group each, then as many as fit into `bytes_max`.
+
+    Small ones are found `with_small`: this takes another request for the others.
+    """
     while after < upto:
-        end = min(upto, outbox.plan(after, bytes_max))
-        yield after, end
+        is_small = with_small and outbox.plan(after, min(UNREAD_BYTES, bytes_max)) >= upto
+        end = upto if is_small else min(upto, outbox.plan(after, bytes_max))
+        yield _Portion(after, end, is_small)
         after = end
 
 
-def _read(
-    outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence, has_writers: Callable[[], bool] | None
-) -> Feed:
-    unread = {} if has_writers is None else _unread(outbox, outbox_id, after, upto, has_writers)
+def _read(outbox: OutboxPort, outbox_id: str, portion: _Portion, has_writers: Callable[[], bool] | None) -> Feed:
+    after, upto = portion.after, portion.upto
+    values = None
+    if has_writers is not None and portion.is_small:
+        values = _small_values(outbox, after, upto, has_writers)
+    if values is None:
+        unread = {} if has_writers is None else _unread(outbox, outbox_id, after, upto, has_writers)
+        values = _values(outbox, after, upto, unread)
     headers: list[ValueHeader] = []
     items = list[LakeItem]()
-    for header, value in _values(outbox, after, upto, unread):
+    for header, value in values:
         headers.append(header)
         if header.kind in ITEMS:
             items.append((header.sequence, value.item() if isinstance(value, OutboxValue) else value))
     check_not_renumbered(outbox, outbox_id)
     check_complete(headers[0], headers[-1])
     return make_feed(headers, items, outbox_id)
+
+
+def _small_values(
+    outbox: OutboxPort, after: Sequence, upto: Sequence, has_writers: Callable[[], bool]
+) -> Iterable[tuple[ValueHeader, OutboxValue | ChangeBatch]] | None:
+    """Return the values of a small portion without asking for headers; None: writers are to write rows of it.
+
+    NB: a group may have more bytes than was asked for. Then what was read of it is dropped.
+    """
+    found = list[tuple[ValueHeader, OutboxValue | ChangeBatch]]()
+    byte_counts = Counter[tuple[Oid, Oid]]()
+    for value in outbox.read(after, upto):
+        header = value.header
+        if header.kind is ValueKind.BATCH:
+            of = header.database, header.relation
+            was_small = byte_counts[of] < UNREAD_BYTES
+            byte_counts[of] += header.payload_length
+            if was_small and byte_counts[of] >= UNREAD_BYTES and has_writers():
+                return None
+        found.append((header, value))
+    return found
 
 
 def _values(
@@ -102,13 +141,18 @@ def _unread(
     byte_counts = Counter[tuple[Oid, Oid]]()
     for header in batches:
         byte_counts[header.database, header.relation] += header.payload_length
-    if max(byte_counts.values(), default=0) < UNREAD_BYTES or not has_writers():
+    large = {of for of, byte_count in byte_counts.items() if byte_count >= UNREAD_BYTES}
+    if not large or not has_writers():
         return {}
+    by_table = {of: [one for one in batches if (one.database, one.relation) == of] for of in large}
+    values = {
+        of: UnreadValues(outbox, outbox_id, [one.sequence for one in headers]) for of, headers in by_table.items()
+    }
     return {
         header.sequence: (
             header,
-            ChangeBatch(header.database, outbox.relation(header.schema_version), UnreadRows(outbox, outbox_id, header)),
+            ChangeBatch(header.database, outbox.relation(header.schema_version), UnreadRows(values[of], header)),
         )
         for header in batches
-        if byte_counts[header.database, header.relation] >= UNREAD_BYTES
+        if (of := (header.database, header.relation)) in large
     }

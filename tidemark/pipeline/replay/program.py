@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -23,49 +23,54 @@ from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.storage.stores import open_lake
 
 
+class _Ending:
+    """Ends the program by an exception at the first signal: the removal is not interrupted by another one.
+
+    NB: a terminal interrupts both programs, and `cdcctl` then terminates this one. Libraries may replace the exception.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        if not self.number:
+            self.number = number
+            raise SystemExit
+
+
 def main(arguments: Sequence[str]) -> int:
     """Replay, and print where it began and how many rows there are; return the exit status.
 
     A signal to end removes what is not complete.
     """
-    end = _ending_once()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    root, config, name, at, to = arguments
+    ending = _Ending()
     try:
-        moment = moment_of(parse_lsn(at) if "/" in at else parse_commit_time(at))
-        loaded = load_config(Path(config) if config else None, os.environ).lake
-        open_lake(root, loaded)
-        lake = OpenedLake(root)
-        table = lake.find(name)
-        done = replay(lake, table, moment, Path(to), loaded.settings_of(table.qualified_name).merge_rows)
-    except TidemarkError as error:
+        report = _replayed(*arguments)
+    except BaseException as error:
+        if ending.number:
+            return 128 + ending.number  # a shell's exit code
+        if not isinstance(error, TidemarkError):
+            raise
         sys.stderr.write(f"cdcctl: {error}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
-    report = {"table": table.qualified_name, "at": str(moment), "from": str(done.base), "rows": done.rows, "to": to}
     sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
     return ExitCode.SUCCESS
 
 
-def _ending_once() -> Callable[[int, FrameType | None], None]:
-    """Return a handler that raises at the first signal: the removal is not interrupted by another one.
-
-    NB: a terminal interrupts both programs, and `cdcctl` then terminates this one.
-    """
-    is_first = iter([True])
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        if next(is_first, False):
-            raise SystemExit(128 + number)  # a shell's exit code
-
-    return end
+def _replayed(root: str, config: str, name: str, at: str, to: str) -> dict[str, str | int]:
+    moment = moment_of(parse_lsn(at) if "/" in at else parse_commit_time(at))
+    loaded = load_config(Path(config) if config else None, os.environ).lake
+    open_lake(root, loaded)
+    lake = OpenedLake(root)
+    table = lake.find(name)
+    done = replay(lake, table, moment, Path(to), loaded.settings_of(table.qualified_name).merge_rows)
+    return {"table": table.qualified_name, "at": str(moment), "from": str(done.base), "rows": done.rows, "to": to}
 
 
 if __name__ == "__main__":
-    try:
-        status = main(sys.argv[1:])
-    except SystemExit as ended:
-        status = int(ended.code or 0)
+    status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
     # NB: Arrow's threads may still read ahead; destroying its C++ objects meanwhile occasionally ends in SIGABRT.

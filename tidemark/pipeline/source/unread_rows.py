@@ -1,6 +1,10 @@
-"""Rows that are still in the outbox: their header is known, and they are read when they are needed."""
+"""Rows that are still in the outbox: their header is known, and they are read when they are needed.
 
-from functools import cached_property
+Those of one table in a portion are read together: a request for each value would take longer than the values.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -12,13 +16,36 @@ from tidemark.pipeline.source.outbox_port import OutboxPort, check_not_renumbere
 from tidemark.wire.values import ValueHeader
 
 
-class UnreadRows:
-    """The rows of one value of the outbox `outbox_id`."""
+class UnreadValues:
+    """Values of rows of the outbox `outbox_id`: all of them are read when the rows of one are needed, and once."""
 
-    def __init__(self, outbox: OutboxPort, outbox_id: str, header: ValueHeader) -> None:
+    def __init__(self, outbox: OutboxPort, outbox_id: str, sequences: Sequence[OutboxSequence]) -> None:
         self._outbox = outbox
-        self._header = header
+        self._sequences = sequences
+        self._lock = threading.Lock()  # log and replica are written by several threads
+        self._read: Mapping[OutboxSequence, pa.RecordBatch] = {}
         self.outbox_id = outbox_id
+
+    def rows(self, sequence: OutboxSequence) -> pa.RecordBatch:
+        """Return the rows of one of the values."""
+        with self._lock:
+            if not self._read:
+                batches = read_batches(self._outbox, self.outbox_id, self._sequences)
+                self._read = {number: one.rows for number, one in zip(self._sequences, batches, strict=True)}
+            return self._read[sequence]
+
+
+class UnreadRows:
+    """The rows of one value."""
+
+    def __init__(self, values: UnreadValues, header: ValueHeader) -> None:
+        self._values = values
+        self._header = header
+
+    @property
+    def outbox_id(self) -> str:
+        """Return the name of the outbox."""
+        return self._values.outbox_id
 
     @property
     def byte_count(self) -> int:
@@ -41,16 +68,11 @@ class UnreadRows:
         return self._header.last
 
     def unpacked(self) -> pa.RecordBatch:
-        """Return the rows; they are read once."""
-        return self._rows
-
-    @cached_property
-    def _rows(self) -> pa.RecordBatch:
-        (batch,) = read_batches(self._outbox, self.outbox_id, [self._header.sequence])
-        return batch.rows
+        """Return the rows."""
+        return self._values.rows(self._header.sequence)
 
 
-def read_batches(outbox: OutboxPort, outbox_id: str, sequences: list[OutboxSequence]) -> list[ChangeBatch]:
+def read_batches(outbox: OutboxPort, outbox_id: str, sequences: Sequence[OutboxSequence]) -> list[ChangeBatch]:
     """Read values that are row changes, in order; raise `OutboxReplaced` if the outbox has another name."""
     wanted = frozenset(sequences)
     after = OutboxSequence(sequences[0] - 1)
