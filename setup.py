@@ -24,6 +24,7 @@ KERNELS = [
     "tidemark.decode.transactions.extract",
     "tidemark.decode.transactions.file_versions",
     "tidemark.decode.transactions.pending_rows",
+    "tidemark.decode.transactions.record_parts",
     "tidemark.decode.transactions.speculative_rows",
     "tidemark.decode.transactions.pending_children",
     "tidemark.decode.datum.lookup",

@@ -38,6 +38,7 @@ slow_children = interpreted("tidemark.decode.transactions.pending_children")
 slow_files = interpreted(
     "tidemark.decode.transactions.file_versions", stand_in={"tidemark.decode.datum.lookup": slow_lookup}
 )
+slow_parts = interpreted("tidemark.decode.transactions.record_parts")
 slow_speculative = interpreted("tidemark.decode.transactions.speculative_rows")
 slow_extract = interpreted(
     "tidemark.decode.transactions.extract",
@@ -46,6 +47,7 @@ slow_extract = interpreted(
         "tidemark.decode.transactions.pending_rows": slow_pending,
         "tidemark.decode.transactions.file_versions": slow_files,
         "tidemark.decode.transactions.pending_children": slow_children,
+        "tidemark.decode.transactions.record_parts": slow_parts,
         "tidemark.decode.transactions.speculative_rows": slow_speculative,
     },
 )

@@ -5,10 +5,11 @@ cimport cython
 from tidemark.decode.transactions.pending_rows cimport PendingRows
 from tidemark.decode.transactions.file_versions cimport FileVersions
 from tidemark.decode.transactions.pending_children cimport PendingChildren
+from tidemark.decode.transactions.record_parts cimport RecordParts
 from tidemark.decode.transactions.speculative_rows cimport SpeculativeRows
 from tidemark.decode.datum.lookup cimport IntegerMap
 
-cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_START, IMAGE_HEADER_MAX, LOCATION, BLOCK_NUMBER
+cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER
 cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PASSED_OVER, XID_PENDING, IS_REWRITE
 cdef long long FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
 cdef long long POSTGRES_EPOCH_US
@@ -24,8 +25,7 @@ cdef unsigned int COMMIT_HAS_CHILDREN
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_FROM_OLD
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
 cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, OP_REWRITE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
-cdef unsigned int BLOCK_ID_MAX, ID_TOP_XID, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT
-cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
+cdef unsigned int ID_MAIN_SHORT
 cdef unsigned int TUPLE_HEADER
 
 
@@ -41,14 +41,11 @@ cdef class RowExtractor:
     cdef bint is_new
     cdef IntegerMap xids
     cdef FileVersions files
+    cdef RecordParts parts
     cdef unsigned char insert_op
-    cdef unsigned int image_compressed
-    cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
-    cdef int blocks, origin
-    cdef long long xid, top, complete_from, slot
+    cdef Py_ssize_t index
+    cdef long long xid, complete_from, slot
     cdef readonly SpeculativeRows speculative
-    cdef long long spc, block
-    cdef unsigned long long db, rel
     cdef long long lsn, end_lsn
 
     @cython.locals(space=Py_ssize_t, at=Py_ssize_t)
@@ -108,13 +105,6 @@ cdef class RowExtractor:
 
     @cython.locals(opcode="unsigned int")
     cdef int process_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
-
-    @cython.locals(header="unsigned int", main=Py_ssize_t)
-    cdef int read_headers(self, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
-
-    @cython.locals(at=Py_ssize_t, flags="unsigned int", data_length=Py_ssize_t, image_length=Py_ssize_t,
-                   compressed="unsigned int", first=bint, size=Py_ssize_t)
-    cdef inline int read_block_header(self) except -1 nogil
 
     cdef inline int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 

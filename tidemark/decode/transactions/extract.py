@@ -27,6 +27,7 @@ from tidemark.decode.datum.row_entries import ABSENT
 from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
+from tidemark.decode.transactions.record_parts import RecordParts
 from tidemark.decode.transactions.speculative_rows import SpeculativeRows
 from tidemark.model import commit_time
 from tidemark.model import lsn as lsns
@@ -110,18 +111,7 @@ OP_INSERT, OP_UPDATE, OP_DELETE = ord(Op.INSERT.value), ord(Op.UPDATE.value), or
 OP_REWRITE = ord(Op.REWRITE.value)
 BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = int(BeforeKind.NONE), int(BeforeKind.KEY), int(BeforeKind.FULL)
 RECORD_HEADER = RECORD_HEADER_BYTES
-BLOCK_ID_MAX = record.BLOCK_ID_MAX
-BLOCK_START = 4  # bytes of a block header before those of its image and its location
-IMAGE_HEADER_MAX = 7
-LOCATION, BLOCK_NUMBER = 16, 4  # bytes: file and block number; without the file
-ID_TOP_XID = record.ID_TOP_XID
-ID_ORIGIN = record.ID_ORIGIN
-ID_MAIN_LONG = record.ID_MAIN_LONG
 ID_MAIN_SHORT = record.ID_MAIN_SHORT
-HAS_IMAGE = record.HAS_IMAGE
-SAME_REL = record.SAME_REL
-FORK = record.FORK_MASK
-IMAGE_HAS_HOLE = record.IMAGE_HAS_HOLE
 TUPLE_HEADER = heap.TUPLE_HEADER_BYTES
 PACKED_HEADER = heap.PACKED_HEADER_BYTES
 NO_BYTES = b""
@@ -140,21 +130,13 @@ class RowExtractor:
         # From xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, SEES_OWN, or a slot of `pending` (the top-level one's).
         self.xids = IntegerMap()
         self.files = files
-        self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
+        self.parts = RecordParts(image_compressed)
         self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
         self.next_xid = 0  # 64 bits: above every xid that was read
         self.is_full = False
         self.other_end = NOTHING  # the last record processed, if it committed a transaction of the caller
         self.other_time = self.other_database = 0
         # Of the current record.
-        self.at = self.end = 0
-        self.promised = 0  # bytes of data announced by the headers so far
-        self.blocks = self.origin = 0
-        self.top = 0  # xid named by the first record of a subtransaction
-        self.image_length = 0  # of the first block
-        self.data_at = self.data_length = 0
-        self.main_at = self.main_length = 0
-        self.spc = self.db = self.rel = self.block = 0
         self.index = 0  # in its block
         self.xid = 0
         self.is_new = False  # whether the xid is new
@@ -187,7 +169,7 @@ class RowExtractor:
         space = self.pending.tuple_count + len(linear)
         if len(tuples) < space or len(arranged_tuples) < space:
             return start
-        self.linear = linear
+        self.linear = self.parts.linear = linear
         self.pending.begin(linear, tuples, arranged_tuples, others_lsn)
         self.other_end = NOTHING
         self.is_full = False
@@ -207,7 +189,7 @@ class RowExtractor:
                     break
                 at += 1
             self.pending.finish()
-        self.linear = self.pending.linear = NO_BYTES
+        self.linear = self.parts.linear = self.pending.linear = NO_BYTES
         return at
 
     def forget_xids(self) -> None:
@@ -268,24 +250,24 @@ class RowExtractor:
         if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
         # No processing, unless it is the first record of a subtransaction, whose header names the top-level xid.
-        return self.read_headers(begin, length) and self.join() if state == XID_UNKNOWN else 1
+        return self.parts.read(begin, length) and self.join() if state == XID_UNKNOWN else 1
 
     def can_join(self, state: int) -> int:
         """Return whether the record is not the first of a subtransaction, or the subtransaction can become pending."""
-        if self.top == 0:
+        if self.parts.top == 0:
             return 1
-        if state != XID_UNKNOWN or self.top == self.xid or not self.children.has_space():
+        if state != XID_UNKNOWN or self.parts.top == self.xid or not self.children.has_space():
             return 0
-        top_state = self.xids.get(self.top)
+        top_state = self.xids.get(self.parts.top)
         if top_state >= XID_PENDING:
-            return self.pending.is_top(top_state - XID_PENDING, self.top)
-        return 1 if top_state == XID_UNKNOWN and self.is_complete(self.top) else 0
+            return self.pending.is_top(top_state - XID_PENDING, self.parts.top)
+        return 1 if top_state == XID_UNKNOWN and self.is_complete(self.parts.top) else 0
 
     def join(self) -> int:
         """Add a subtransaction to its transaction, which must be pending by now."""
-        if self.top == 0:
+        if self.parts.top == 0:
             return 1
-        top_state = self.xids.get(self.top)
+        top_state = self.xids.get(self.parts.top)
         if top_state < XID_PENDING or not self.can_join(XID_UNKNOWN):
             return 0
         self.advance_xid(self.xid)
@@ -382,11 +364,11 @@ class RowExtractor:
         """Process a heap record."""
         opcode = info & OPCODE
         is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_INPLACE)
-        if is_special or not self.read_headers(begin, length) or not self.can_join(state):
+        if is_special or not self.parts.read(begin, length) or not self.can_join(state):
             return 0
-        known = self.files.of(self.spc, self.db, self.rel)
+        known = self.files.of(self.parts.spc, self.parts.db, self.parts.rel)
         if state == XID_PASSED_OVER:
-            return 1 if known != 0 or self.files.is_passed(self.spc, self.db, self.rel) else 0
+            return 1 if known != 0 or self.files.is_passed(self.parts.spc, self.parts.db, self.parts.rel) else 0
         if state < 0 and known != FILE_HAS_NO_ROWS:
             return self.process_own(rmgr, info, -state)
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
@@ -395,14 +377,14 @@ class RowExtractor:
         self.insert_op = OP_INSERT
         self.is_new = state == XID_UNKNOWN
         self.slot = state - XID_PENDING if state >= XID_PENDING else OTHERS
-        is_whole = state >= XID_ORDINARY or (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
+        is_whole = state >= XID_ORDINARY or (self.is_new and (self.parts.top != 0 or self.is_complete(self.xid)))
         if known == 0 or self.xid == 0 or not is_whole:
             return 0
         return self.process_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
 
     def process_own(self, rmgr: int, info: int, top: int) -> int:
         """Process a heap record of a transaction that sees versions of its own."""
-        known = self.files.of_own(top, self.spc, self.db, self.rel)
+        known = self.files.of_own(top, self.parts.spc, self.parts.db, self.parts.rel)
         opcode = info & OPCODE
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
         if known == FILE_HAS_NO_ROWS or (known != 0 and not changes_rows):
@@ -432,86 +414,20 @@ class RowExtractor:
             return self.process_delete(relation)
         return self.process_confirm() if opcode == HEAP_CONFIRM else self.process_update(relation)
 
-    def read_headers(self, begin: int, length: int) -> int:
-        """Locate the first block's file and data, and the main data; return 0 if the headers are not ordinary."""
-        self.at = begin + RECORD_HEADER
-        self.end = begin + length
-        self.promised = self.blocks = self.origin = self.top = 0
-        main = 0
-        while self.end - self.at > self.promised:
-            header = self.linear[self.at]
-            if header <= BLOCK_ID_MAX:
-                if not self.read_block_header():
-                    return 0
-            elif header == ID_ORIGIN and self.end - self.at >= 3:
-                self.origin = read_u16(self.linear, self.at + 1)
-                self.at += 3
-            elif header == ID_TOP_XID and self.end - self.at >= 5:
-                self.top = read_u32(self.linear, self.at + 1)
-                self.at += 5
-            elif header == ID_MAIN_SHORT and self.end - self.at >= 2:
-                main = self.linear[self.at + 1]
-                self.at += 2
-                break
-            elif header == ID_MAIN_LONG and self.end - self.at >= 5:
-                main = read_u32(self.linear, self.at + 1)
-                self.at += 5
-                break
-            else:
-                return 0
-        if self.blocks == 0 or self.end - self.at != self.promised + main:
-            return 0
-        self.data_at = self.at + self.image_length
-        self.main_at = self.at + self.promised
-        self.main_length = main
-        return 1
-
-    def read_block_header(self) -> int:
-        """Read the header of a block reference at `at`; return 0 if it is not ordinary."""
-        at = self.at
-        if self.end - at < BLOCK_START or self.linear[at] != self.blocks:
-            return 0
-        flags = self.linear[at + 1]
-        data_length = read_u16(self.linear, at + 2)
-        image_length = 0
-        at += BLOCK_START
-        size = BLOCK_NUMBER if flags & SAME_REL else LOCATION
-        if self.end - at < (size + IMAGE_HEADER_MAX if flags & HAS_IMAGE else size):
-            return 0
-        if flags & HAS_IMAGE:
-            image_length = read_u16(self.linear, at)
-            compressed = self.linear[at + 4] & self.image_compressed and self.linear[at + 4] & IMAGE_HAS_HOLE
-            at += 7 if compressed else 5
-        first = self.blocks == 0
-        if first:
-            if flags & (SAME_REL | FORK):
-                return 0
-            self.image_length = image_length
-            self.data_length = data_length
-            self.spc = read_u32(self.linear, at)
-            self.db = read_u32(self.linear, at + 4)
-            self.rel = read_u32(self.linear, at + 8)
-            self.block = read_u32(self.linear, at + 12)
-        at += size
-        self.promised += image_length + data_length
-        self.blocks += 1
-        self.at = at
-        return 1
-
     def is_tuple(self, at: int, length: int) -> int:
         """Return whether the bytes have the header of a packed tuple."""
         return 1 if length >= PACKED_HEADER and self.linear[at + 4] >= TUPLE_HEADER else 0
 
     def process_insert(self, relation: int) -> int:
         """Process an insert."""
-        if self.main_length < 3:
+        if self.parts.main_length < 3:
             return 0
-        flags = self.linear[self.main_at + 2]
-        if not flags & INSERT_NEW or not self.is_tuple(self.data_at, self.data_length):
+        flags = self.linear[self.parts.main_at + 2]
+        if not flags & INSERT_NEW or not self.is_tuple(self.parts.data_at, self.parts.data_length):
             return 0
         if flags & INSERT_SPECULATIVE:
             return self.hold_speculative(relation)
-        self.add(self.insert_op, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        self.add(self.insert_op, BEFORE_NONE, relation, self.parts.data_at, self.parts.data_length, 0, NO_TUPLE)
         return 1
 
     def hold_speculative(self, relation: int) -> int:
@@ -519,17 +435,17 @@ class RowExtractor:
         if self.insert_op != OP_INSERT or not self.speculative.has_space():
             return 0
         self.begin()
-        place = self.block << 16 | read_u16(self.linear, self.main_at)
+        place = self.parts.block << 16 | read_u16(self.linear, self.parts.main_at)
         self.speculative.hold(
             self.xid,
             self.index,
-            self.spc,
-            self.db,
-            self.rel,
+            self.parts.spc,
+            self.parts.db,
+            self.parts.rel,
             place,
             relation,
-            self.data_at,
-            self.data_length,
+            self.parts.data_at,
+            self.parts.data_length,
         )
         return 1
 
@@ -542,10 +458,10 @@ class RowExtractor:
 
     def process_confirm(self) -> int:
         """Process the confirmation of a row that is held."""
-        if self.main_length < 2:
+        if self.parts.main_length < 2:
             return 0
-        place = self.block << 16 | read_u16(self.linear, self.main_at)
-        held = self.speculative.find(self.xid, self.spc, self.db, self.rel, place)
+        place = self.parts.block << 16 | read_u16(self.linear, self.parts.main_at)
+        held = self.speculative.find(self.xid, self.parts.spc, self.parts.db, self.parts.rel, place)
         if held == NOTHING or self.is_new:
             return 0
         at = self.speculative.starts[held]
@@ -557,59 +473,59 @@ class RowExtractor:
 
     def process_delete(self, relation: int) -> int:
         """Process a delete."""
-        if self.main_length < 8:
+        if self.parts.main_length < 8:
             return 0
-        flags = self.linear[self.main_at + 7]
+        flags = self.linear[self.parts.main_at + 7]
         if flags & DELETE_SUPER:
-            place = self.block << 16 | read_u16(self.linear, self.main_at + 4)
-            held = self.speculative.find(self.xid, self.spc, self.db, self.rel, place)
+            place = self.parts.block << 16 | read_u16(self.linear, self.parts.main_at + 4)
+            held = self.speculative.find(self.xid, self.parts.spc, self.parts.db, self.parts.rel, place)
             return 0 if held == NOTHING else self.speculative.remove(held) + 1
         if not flags & (DELETE_OLD_TUPLE | DELETE_OLD_KEY):
             self.add(OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
             return 1
         kind = BEFORE_FULL if flags & DELETE_OLD_TUPLE else BEFORE_KEY
-        if not self.is_tuple(self.main_at + 8, self.main_length - 8):
+        if not self.is_tuple(self.parts.main_at + 8, self.parts.main_length - 8):
             return 0
-        self.add(OP_DELETE, kind, relation, 0, NO_TUPLE, self.main_at + 8, self.main_length - 8)
+        self.add(OP_DELETE, kind, relation, 0, NO_TUPLE, self.parts.main_at + 8, self.parts.main_length - 8)
         return 1
 
     def process_update(self, relation: int) -> int:
         """Process an update."""
-        if self.main_length < 14:
+        if self.parts.main_length < 14:
             return 0
-        flags = self.linear[self.main_at + 7]
+        flags = self.linear[self.parts.main_at + 7]
         if flags & UPDATE_FROM_OLD or not flags & UPDATE_NEW:
             return 0
-        if not self.is_tuple(self.data_at, self.data_length):
+        if not self.is_tuple(self.parts.data_at, self.parts.data_length):
             return 0
-        old_at = self.main_at + 14
+        old_at = self.parts.main_at + 14
         old_length = NO_TUPLE
         kind = BEFORE_NONE
         if flags & (UPDATE_OLD_TUPLE | UPDATE_OLD_KEY):
             kind = BEFORE_FULL if flags & UPDATE_OLD_TUPLE else BEFORE_KEY
-            if not self.is_tuple(old_at, self.main_length - 14):
+            if not self.is_tuple(old_at, self.parts.main_length - 14):
                 return 0
-            old_length = self.main_length - 14
-        self.add(OP_UPDATE, kind, relation, self.data_at, self.data_length, old_at, old_length)
+            old_length = self.parts.main_length - 14
+        self.add(OP_UPDATE, kind, relation, self.parts.data_at, self.parts.data_length, old_at, old_length)
         return 1
 
     def process_multi_insert(self, info: int, relation: int) -> int:
         """Process a multi-insert: all of its rows or none."""
-        if self.main_length < 4:
+        if self.parts.main_length < 4:
             return 0
-        if not self.linear[self.main_at] & INSERT_NEW:
+        if not self.linear[self.parts.main_at] & INSERT_NEW:
             return 0
-        count = read_u16(self.linear, self.main_at + 2)
-        if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.main_length < 4 + 2 * count):
+        count = read_u16(self.linear, self.parts.main_at + 2)
+        if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.parts.main_length < 4 + 2 * count):
             return 0
         return self.walk_tuples(count, relation, False) and self.walk_tuples(count, relation, True)
 
     def walk_tuples(self, count: int, relation: int, write: bool) -> int:  # noqa: FBT001
         """Check or add the tuples of a multi-insert; return 0 if one of them is not ordinary."""
-        at = self.data_at
-        stop = self.data_at + self.data_length
+        at = self.parts.data_at
+        stop = self.parts.data_at + self.parts.data_length
         for _ in range(count):
-            at += (at - self.data_at) & 1
+            at += (at - self.parts.data_at) & 1
             if at + 2 + PACKED_HEADER > stop:
                 return 0
             length = PACKED_HEADER + read_u16(self.linear, at)
@@ -624,7 +540,7 @@ class RowExtractor:
     def begin(self) -> int:
         """Make a new transaction or subtransaction pending."""
         if self.is_new:
-            top = self.top if self.top != 0 else self.xid
+            top = self.parts.top if self.parts.top != 0 else self.xid
             self.slot = self.xids.get(top) - XID_PENDING
             if self.slot < 0:
                 self.slot = self.pending.hold(self.advance_xid(top), self.lsn)
@@ -650,7 +566,7 @@ class RowExtractor:
             self.lsn,
             op,
             before_kind,
-            self.origin,
+            self.parts.origin,
             relation,
             new_at,
             new_length,
