@@ -410,11 +410,6 @@ class Extraction:
         for xid, state in xids.items():
             self.extractor.set_xid_state(xid, state)
 
-    def know_own(self, files: dict[tuple[int, int], int]) -> None:
-        """Set the states of files that single transactions see: by top-level xid and file."""
-        for (top, file), state in files.items():
-            self.files.set_own(top, 1663, DATABASE, file, state)
-
     def all_of(self, block: RecordBlock) -> list[object]:
         """Return everything that is extracted from a block, call by call; the records that end a call are skipped."""
         tuples, arranged = bytearray(2 * len(block.linear)), bytearray(2 * len(block.linear))
@@ -495,7 +490,8 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     unselected = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
     for twin in twins:
         twin.know(files, states, unselected)
-        twin.know_own(own_files)
+        for (top, file), state in own_files.items():
+            twin.files.set_own(top, 1663, DATABASE, file, state)
     assert twins[0].all_of(block) == twins[1].all_of(block)
 
 
