@@ -1,4 +1,4 @@
-# The types of record_parts.py. Offsets in buffers are signed, so that their differences are; wire integers are unsigned.
+# The types of record_parts.py. Offsets in buffers are signed, so that differences are; wire integers are unsigned.
 
 cimport cython
 
