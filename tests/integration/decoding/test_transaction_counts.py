@@ -12,7 +12,7 @@ from tests.support.servers.postgres import Cluster, database_in
 from tidemark.wire.control import Json
 
 DATABASE = "transaction_counts"
-ROWS = 20_000  # of the large transaction and each of its tables
+ROWS = 60_000  # of the large transaction and each of its tables
 LARGE = f"""
 BEGIN;
 INSERT INTO first SELECT n FROM generate_series(1, {ROWS}) n;

@@ -10,7 +10,7 @@ from tidemark.wire.control import Json
 def lines_of(path: Path) -> list[Mapping[str, Json]]:
     """Return the complete lines: a kill may cut off the last one, which is then written again."""
     text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line.startswith("{")]
 
 
 def lines_in(blocks: Iterable[memoryview]) -> list[bytes]:
