@@ -14,7 +14,7 @@ from tests.integration.plugins.test_daemon_plugins import CANARY, MASK, files_wi
 from tests.support.plugins.daemons import use_config
 from tests.support.plugins.handlers import HandledRow, begun_file, handled_rows, lines_of
 from tests.support.plugins.recording import place_of
-from tests.support.processes.captures import Sidecar
+from tests.support.processes.captures import Sidecar, initialised
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
@@ -36,13 +36,9 @@ WORKERS = 2
 @pytest.fixture
 def sidecar(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
     cluster.sql("CREATE TABLE person (id int PRIMARY KEY, email text, note text)", database)
-    made = Sidecar(cluster, database, tmp_path)
-    made.options.update(QUICK)
-    made.init()
-    try:
+    with initialised(cluster, database, tmp_path) as made:
+        made.options.update(QUICK)
         yield made
-    finally:
-        made.close()
 
 
 def configure(sidecar: Sidecar, kind: str, *, order: str = "key", gated: bool = False, more: str = "") -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.plugins.test_daemon_plugins import CANARY, MASK, files_with
 from tests.support.plugins.daemons import file_rows, use_config
-from tests.support.processes.captures import ENDED_S, Sidecar
+from tests.support.processes.captures import ENDED_S, Sidecar, initialised
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.postgres import Cluster
 from tidemark.io.host import failpoints
@@ -24,13 +24,9 @@ QUICK = {"TIDEMARK_RETRY__FIRST_S": "0.01", "TIDEMARK_RETRY__MAX_S": "0.02", "TI
 @pytest.fixture
 def sidecar(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
     cluster.sql("CREATE TABLE person (id int PRIMARY KEY, email text, note text)", database)
-    made = Sidecar(cluster, database, tmp_path)
-    made.options.update(QUICK)
-    made.init()
-    try:
+    with initialised(cluster, database, tmp_path) as made:
+        made.options.update(QUICK)
         yield made
-    finally:
-        made.close()
 
 
 def configure(sidecar: Sidecar, policy: str, refuses: Sequence[int], more: str = "") -> Path:

@@ -268,15 +268,24 @@ class OnDemandReader:
 
 
 @contextmanager
-def running(cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
-    """Create the state of a database and run a sidecar over it."""
+def initialised(
+    cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str
+) -> Iterator[Sidecar]:
+    """Create the state of a database, for a sidecar that the caller starts."""
     sidecar = Sidecar(cluster, database, root, copy=copy, **options)
     sidecar.init()
     try:
-        sidecar.start()
         yield sidecar
     finally:
         sidecar.close()
+
+
+@contextmanager
+def running(cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
+    """Create the state of a database and run a sidecar over it."""
+    with initialised(cluster, database, root, copy=copy, **options) as sidecar:
+        sidecar.start()
+        yield sidecar
 
 
 def _is_message(item: GroupItem, prefix: str) -> bool:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from tests.support.forged.groups import COLUMNS, batch, group, position
 from tests.support.processes.waiting import wait_until
 from tests.unit.plugins.test_group_transforms import EPOCH
-from tests.unit.plugins.test_parked_table import new_store
 from tests.unit.plugins.test_plugin_consumer import PARTITION
 from tests.unit.pool.test_six_ways import new_consumer
 from tidemark import Batch, FlatJson, OnBatch, Order, SerializedRecord, Serializer
@@ -30,12 +28,6 @@ from tidemark.transforms.plan import TransformPlans
 DEADLINE_S = 60.0
 WORKERS = 4
 ROUNDS = 3
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StateStore]:
-    with new_store(tmp_path) as made:
-        yield made
 
 
 class Together:

@@ -1,8 +1,6 @@
 """The six ways to process a batch, by handler, serializer and order: what the handler gets, and how many at a time."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +8,6 @@ import pytest
 from tests.support.forged.groups import batch, group, position
 from tests.support.processes.waiting import wait_until
 from tests.unit.plugins.test_group_transforms import EPOCH
-from tests.unit.plugins.test_parked_table import new_store
 from tests.unit.plugins.test_plugin_consumer import PARTITION
 from tidemark import ALWAYS, Batch, Change, FlatJson, Order, SerializedBatch, SerializedChange
 from tidemark.embedding.library_log import LibraryLog
@@ -32,12 +29,6 @@ from tidemark.transforms.plan import TransformPlans
 
 DEADLINE_S = 60.0
 WORKERS = 2
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StateStore]:
-    with new_store(tmp_path) as made:
-        yield made
 
 
 class Way(NamedTuple):

@@ -300,7 +300,8 @@ class HeapChanges:
         """Add a row; `is_current`: a further row in the same place would have this version, too."""
         if op != _REWRITE:
             emit_schema(site.transaction)
-        if not self.selects(relation):
+        selected = self.selects(relation)
+        if not selected:
             new = old = None
         elif self.names is not None:
             self._record_names(self.names, site, relation, new, old)
@@ -310,7 +311,7 @@ class HeapChanges:
         rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
         if is_current and site.transaction.schema is not None and self._is_ordinary(self._facts_of(relation)):
-            locator, selected = site.record.blocks[0].locator, self.selects(relation)
+            locator = site.record.blocks[0].locator
             self._skimmer.own_file_has_rows(
                 site.transaction, locator, number, selected=selected, rewritten=op == _REWRITE
             )
