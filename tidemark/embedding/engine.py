@@ -66,7 +66,7 @@ from tidemark.runtime.pool.handler_pool import HandlerPool, PartPool
 from tidemark.runtime.pool.pending_batch import Processing, Unit
 from tidemark.runtime.pool.pool_consumer import PoolConsumer
 from tidemark.runtime.pool.pool_kind import PoolKind
-from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate
+from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, preparation
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
 from tidemark.runtime.pool.worker_serving import WorkerCode
 from tidemark.runtime.pool.worker_template import WorkerTemplate
@@ -129,7 +129,8 @@ class Engine(Stoppable):
         processor: decides instead what happens to the stream, on which threads and in which order (`Processor`).
         serializer: the handler gets a `SerializedBatch`, or each `SerializedChange`.
         tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
-        transforms: applied one after the other, by the threads of the handler, to each batch before it is handled.
+        transforms: applied one after the other, by the threads of the handler, to each batch before it is handled, with
+            several threads some of them before their turn.
         on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
         update_offsets: the hook of commit rounds (`Consumer.update_offsets`), called by the thread that delivers.
         on_loss, on_rewind: told of changes that were given up, or are not in the node's history (`Consumer.on_loss`).
@@ -288,6 +289,9 @@ class Engine(Stoppable):
             )
         return HandlerPool(
             PartHandler(self._handler, self._on_event),
+            prepare=preparation(
+                has_transforms=bool(self._transforms), has_serializer=self._processing.serializer is not None
+            ),
             isolate=isolate,
             workers=options.workers,
             retries=options.retries,

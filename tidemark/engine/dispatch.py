@@ -5,6 +5,9 @@ lane run one after the other, in order; parts of different lanes run at the same
 part without a lane is a *barrier*: it starts when everything before it is finished, and nothing behind it starts
 before its end.
 
+What does not depend on the order can be done before: a part that waits for others may be *prepared*, the first one
+first. While that lasts, it does not start.
+
 Units finish in any order; only a contiguous prefix of finished units is *settled*, and may be confirmed.
 """
 
@@ -38,6 +41,9 @@ class Dispatched(Generic[PART]):
     part: PART
     lane: Hashable | None
     unit: _DispatchedUnit
+    is_started: bool = False
+    is_prepared: bool = False  # also while that lasts
+    is_preparing: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +81,8 @@ class Dispatch(Generic[PART]):
         self.unsettled_bytes = 0
         self._units: deque[_DispatchedUnit] = deque()
         self._sections: deque[_Section[PART]] = deque()
+        self._unprepared: deque[Dispatched[PART]] = deque()  # in the order of the stream; some have started
+        self._prepared_waiting = 0
 
     def add(self, parts: Sequence[tuple[PART, Hashable | None]], byte_count: int) -> None:
         """Add the next unit: its parts with their lanes; None for a barrier."""
@@ -82,14 +90,42 @@ class Dispatch(Generic[PART]):
         self._units.append(unit)
         self.unsettled_bytes += byte_count
         for part, lane in parts:
-            self._section(is_barrier=lane is None).add(Dispatched(part, lane, unit))
+            dispatched = Dispatched(part, lane, unit)
+            self._section(is_barrier=lane is None).add(dispatched)
+            self._unprepared.append(dispatched)
         self._settle()
 
     def take(self) -> Dispatched[PART] | None:
         """Return a part that may start now; None if each one waits for others, or there is none."""
-        if not self._sections or not self._sections[0].ready:
+        if not self._sections:
             return None
-        return self._sections[0].ready.popleft()
+        ready = self._sections[0].ready
+        for index, dispatched in enumerate(ready):
+            if not dispatched.is_preparing:
+                del ready[index]
+                dispatched.is_started = True
+                self._prepared_waiting -= dispatched.is_prepared
+                self._forget_started()
+                return dispatched
+        return None
+
+    def take_ahead(self, waiting_max: int) -> Dispatched[PART] | None:
+        """Return the first waiting part to prepare; None if there is none, or `waiting_max` prepared ones wait."""
+        self._forget_started()
+        if not self._unprepared or self._prepared_waiting >= waiting_max:
+            return None
+        dispatched = self._unprepared.popleft()
+        dispatched.is_prepared = dispatched.is_preparing = True
+        self._prepared_waiting += 1
+        return dispatched
+
+    def prepared(self, dispatched: Dispatched[PART]) -> None:
+        """Record that the preparation of a part has ended."""
+        dispatched.is_preparing = False
+
+    def _forget_started(self) -> None:
+        while self._unprepared and self._unprepared[0].is_started:
+            self._unprepared.popleft()
 
     @property
     def ready_count(self) -> int:

@@ -2,10 +2,12 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
-from itertools import chain
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.debezium_schemas import envelope_schema, key_schema, row_schema
@@ -15,6 +17,7 @@ from tidemark.decode.render.row_keys import key_lines
 from tidemark.engine.batch import Batch
 from tidemark.model.change import AFTER, ChangeBatch
 from tidemark.model.lsn import Oid
+from tidemark.serializers.record_columns import RecordColumns, RecordTexts, line_count
 from tidemark.serializers.serializer import SerializedRecord, Serializer, SerializerFailed, shown_relation
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from tidemark.model.relation import Relation
 
 _DATABASE = Oid(1)  # of a batch here: it has the name of its database
-NO_KEY = b"null"
 
 
 class _JsonRecords(Serializer):
@@ -34,6 +36,7 @@ class _JsonRecords(Serializer):
     def __init__(self, *, tombstones: bool = True) -> None:
         """`tombstones`: a record without a value follows that of a delete, as Kafka's log compaction needs it."""
         self._tombstones = tombstones
+        self._writers: list[LineWriter] = []  # that no thread has
 
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
         """Return the records of a batch. Raise `SerializerFailed` for flat rows."""
@@ -45,17 +48,25 @@ class _JsonRecords(Serializer):
             return ()
         keys, deletes = key_lines(shown, divides=self._divides)
         key_head, head = self._heads(shown)
-        counts = {variant: _line_count(pieces) for variant, pieces in values.pieces.items()}
-        texts, key_texts = iter(_texts(values)), iter(_texts(keys))
-        found: list[SerializedRecord] = []
-        for row, (variant, deleted) in enumerate(zip(values.variants.tolist(), deletes.tolist(), strict=True)):
-            for number in range(counts[variant]):
-                key = next(key_texts)
-                own = None if key == NO_KEY else _enclosed(key_head, key)
-                found.append(SerializedRecord(own, _enclosed(head, next(texts)), row))
-                if self._tombstones and deleted and number == 0 and own is not None:
-                    found.append(SerializedRecord(own, None, row))
-        return found
+        counts = np.zeros(max(values.pieces) + 1, np.int64)
+        for variant, pieces in values.pieces.items():
+            counts[variant] = line_count(pieces)
+        with self._writer() as writer:
+            key_texts = RecordTexts(writer, keys, key_head)
+            texts = RecordTexts(writer, values, head)
+        return RecordColumns(key_texts, texts, counts[values.variants], deletes if self._tombstones else None)
+
+    @contextmanager
+    def _writer(self) -> Iterator[LineWriter]:
+        """Lend a writer, whose memory is reused, to one thread."""
+        try:
+            writer = self._writers.pop()
+        except IndexError:
+            writer = LineWriter()
+        try:
+            yield writer
+        finally:
+            self._writers.append(writer)
 
     def _heads(self, shown: ChangeBatch) -> tuple[bytes, bytes]:
         """Return what stands before the payload of each key and of each value; empty: they are the payload alone."""
@@ -114,16 +125,3 @@ class FlatJson(_JsonRecords):
 
 def _head(schema: Mapping[str, object]) -> bytes:
     return b'{"schema":' + json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode() + b',"payload":'
-
-
-def _enclosed(head: bytes, payload: bytes) -> bytes:
-    return head + payload + b"}" if head else payload
-
-
-def _line_count(pieces: Sequence[object]) -> int:
-    return sum(1 for piece in pieces if isinstance(piece, bytes) and piece.endswith(b"\n"))
-
-
-def _texts(lines: Lines) -> list[bytes]:
-    """Return the lines without their newlines: JSON has none inside."""
-    return list(chain.from_iterable(bytes(block).splitlines() for block in LineWriter().blocks([lines])))

@@ -24,7 +24,7 @@ from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandli
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
 from tidemark.runtime.pool.pool_consumer import PoolConsumer
-from tidemark.runtime.pool.pool_parts import PoolPart
+from tidemark.runtime.pool.pool_parts import PoolPart, preparation
 from tidemark.transforms.plan import TransformPlans
 from tidemark.wire.state.values import Identity
 
@@ -102,7 +102,14 @@ def _handled(
         assert isinstance(part, PendingBatch), "no events are delivered"
         part.handle(count)
 
-    pool: HandlerPool[PoolPart] = HandlerPool(handle, workers=workers, retries=0, backoff=(0.1, 1.0), log=context.log)
+    pool: HandlerPool[PoolPart] = HandlerPool(
+        handle,
+        prepare=preparation(has_transforms=plans is not None, has_serializer=processing.serializer is not None),
+        workers=workers,
+        retries=0,
+        backoff=(0.1, 1.0),
+        log=context.log,
+    )
     consumer = PoolConsumer(
         pool,
         order=order,

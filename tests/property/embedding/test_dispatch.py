@@ -28,6 +28,8 @@ class ModelPool:
     def __post_init__(self) -> None:
         self.dispatch: Dispatch[int] = Dispatch()
         self.running: list[Dispatched[int]] = []
+        self.preparing: list[Dispatched[int]] = []
+        self.prepared: list[int] = []
         self.lanes: list[Hashable | None] = [lane for unit in self.units for lane in unit]
         self.ends = [sum(len(unit) for unit in self.units[: number + 1]) for number in range(len(self.units))]
         self.most_running = 0
@@ -50,14 +52,30 @@ class ModelPool:
             parts = [(start + number, lane) for number, lane in enumerate(self.units[self.added])]
             self.dispatch.add(parts, 10)
             self.added += 1
-        elif len(self.running) < self.workers and (taken := self.dispatch.take()) is not None:
+        elif len(self.running) + len(self.preparing) < self.workers and (taken := self.dispatch.take()) is not None:
             self.running.append(taken)
             self.started.append(taken.part)
             self.most_running = max(self.most_running, len(self.running))
+        elif self.preparing and choice % 2:
+            self.dispatch.prepared(self.preparing.pop(choice % len(self.preparing)))
+        elif len(self.running) + len(self.preparing) < self.workers and self._takes_ahead():
+            pass
         elif self.running:
             done = self.running.pop(choice % len(self.running))
             self.finished.append(done.part)
             self.dispatch.finish(done)
+        elif self.preparing:
+            self.dispatch.prepared(self.preparing.pop())
+
+    def _takes_ahead(self) -> bool:
+        ahead = self.dispatch.take_ahead(self.workers)
+        if ahead is None:
+            return False
+        assert ahead.part not in (*self.started, *self.prepared)
+        self.preparing.append(ahead)
+        self.prepared.append(ahead.part)
+        assert len({*self.prepared} - {*self.started}) <= self.workers
+        return True
 
     def check(self) -> None:
         """Compare what is settled with the definition: each unit before it has only finished parts."""
@@ -68,6 +86,7 @@ class ModelPool:
         if settled < self.added:
             assert not finished >= set(range(self.ends[settled]))
         assert self.dispatch.unsettled_bytes == 10 * (self.added - settled)
+        assert not {id(each) for each in self.preparing} & {id(each) for each in self.running}
         running = [dispatched.lane for dispatched in self.running]
         assert len(set(running)) == len(running)
         assert None not in running or len(running) == 1
@@ -129,6 +148,23 @@ def test_parts_of_different_lanes_overtake_a_slow_one() -> None:
     assert (dispatch.settled_units, dispatch.unsettled_bytes) == (0, 20)
     dispatch.finish(slow)
     assert (dispatch.settled_units, dispatch.unsettled_bytes, dispatch.is_empty) == (2, 0, True)
+
+
+def test_parts_that_wait_for_their_turn_are_prepared_meanwhile_the_first_one_first() -> None:
+    dispatch: Dispatch[int] = Dispatch()
+    dispatch.add([(part, 0) for part in range(5)], 10)
+    first = dispatch.take()
+    assert first is not None
+    ahead = [dispatch.take_ahead(2) for _ in range(3)]
+    assert [each and each.part for each in ahead] == [1, 2, None]
+    dispatch.finish(first)
+    assert dispatch.take() is None  # it is being prepared
+    assert ahead[0] is not None
+    dispatch.prepared(ahead[0])
+    assert dispatch.take() is ahead[0]
+    next_ahead = dispatch.take_ahead(2)
+    assert next_ahead is not None
+    assert next_ahead.part == 3
 
 
 def test_a_unit_without_parts_is_settled_with_those_before_it() -> None:

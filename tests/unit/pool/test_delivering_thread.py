@@ -11,7 +11,7 @@ from tests.support.processes.waiting import wait_until
 from tests.unit.plugins.test_group_transforms import EPOCH
 from tests.unit.plugins.test_plugin_consumer import PARTITION
 from tests.unit.pool.test_six_ways import new_consumer
-from tidemark import Batch, FlatJson, OnBatch, Order, SerializedRecord, Serializer
+from tidemark import Batch, FlatJson, OnBatch, Order, SerializedBatch, SerializedRecord, Serializer
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.engine.commit_policy import every
 from tidemark.io.host.clock import SystemClock
@@ -22,7 +22,7 @@ from tidemark.model.position import Pointer
 from tidemark.runtime.pool.handler_pool import THREAD_NAME, HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
 from tidemark.runtime.pool.pool_consumer import PoolConsumer
-from tidemark.runtime.pool.pool_parts import PoolPart
+from tidemark.runtime.pool.pool_parts import PoolPart, preparation
 from tidemark.transforms.plan import TransformPlans
 
 DEADLINE_S = 60.0
@@ -62,25 +62,33 @@ class CountedItems(list[GroupItem]):
 
 
 def started(
-    store: StateStore, processing: Processing, *transforms: OnBatch
+    store: StateStore, processing: Processing, order: Order, units: list[Unit], *transforms: OnBatch
 ) -> tuple[HandlerPool[PoolPart], PoolConsumer]:
-    units: list[Unit] = []
-
     def handle(part: PoolPart) -> None:
         assert isinstance(part, PendingBatch)
         part.handle(units.append)
 
-    pool = HandlerPool(handle, workers=WORKERS, retries=0, backoff=(0.01, 0.02), log=LibraryLog())
+    pool = HandlerPool(
+        handle,
+        prepare=preparation(has_transforms=True, has_serializer=True),
+        workers=WORKERS,
+        retries=0,
+        backoff=(0.01, 0.02),
+        log=LibraryLog(),
+    )
     plans = TransformPlans(transforms, lambda _relation: COLUMNS)
-    consumer = new_consumer(pool, Order.NONE, processing, store, commit=every(seconds=3600), plans=plans)
+    consumer = new_consumer(pool, order, processing, store, commit=every(seconds=3600), plans=plans)
     consumer.on_assigned(PARTITION, EPOCH, Pointer(position(1), Lsn(1)))
     pool.start()
     return pool, consumer
 
 
+@pytest.mark.feature("A02")
+@pytest.mark.parametrize("order", [Order.NONE, Order.TOTAL])
 def test_transforms_and_serializers_run_on_all_workers_at_a_time_and_never_in_the_thread_that_delivers(
-    store: StateStore,
+    store: StateStore, order: Order
 ) -> None:
+    units: list[Unit] = []
     transformed, serialized = Together(), Together()
 
     def transform(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -89,7 +97,7 @@ def test_transforms_and_serializers_run_on_all_workers_at_a_time_and_never_in_th
         return rows
 
     processing = Processing(False, MeetingSerializer(serialized), SystemClock())
-    pool, consumer = started(store, processing, OnBatch(transform))
+    pool, consumer = started(store, processing, order, units, OnBatch(transform))
     count = ROUNDS * WORKERS
     consumer.on_events(iter([group(100 + lsn, [batch(100 + lsn, [1, 2])]) for lsn in range(count)]))
     wait_until(lambda: pool.settled_units == count or pool.error is not None)
@@ -97,6 +105,10 @@ def test_transforms_and_serializers_run_on_all_workers_at_a_time_and_never_in_th
     workers = {f"{THREAD_NAME}-{number}" for number in range(1, WORKERS + 1)}
     for calls in (transformed, serialized):
         assert (len(calls.threads), set(calls.threads)) == (count, workers)
+    positions = [unit.position for unit in units if isinstance(unit, SerializedBatch)]
+    assert len(positions) == count
+    if order is Order.TOTAL:
+        assert positions == sorted(positions), "prepared together, handled in order"
 
 
 @pytest.mark.feature("A20")
@@ -109,7 +121,7 @@ def test_a_confirmation_reads_and_serializes_no_change(store: StateStore) -> Non
             calls += 1
             return FlatJson().records(batch, now_ns)
 
-    pool, consumer = started(store, Processing(False, Counting(), SystemClock()))
+    pool, consumer = started(store, Processing(False, Counting(), SystemClock()), Order.NONE, [])
     items = [CountedItems([batch(lsn, [1, 2])]) for lsn in (100, 200, 300)]
     groups: list[ChangeGroup] = [group(lsn, each) for lsn, each in zip((100, 200, 300), items, strict=True)]
     assert consumer.on_events(iter(groups)) is False, "not due yet"

@@ -97,6 +97,53 @@ def test_after_an_error_nothing_is_started_and_running_calls_are_awaited() -> No
     assert (pool.settled_units, sorted(gate.entered)) == (1, [0, 1])
 
 
+def test_an_error_of_a_preparation_is_left_to_the_call_which_is_retried() -> None:
+    tried: list[str] = []
+
+    def work(part: str) -> None:
+        tried.append(part)
+        if tried.count(part) == 1:
+            raise OSError("a value")
+
+    gate = threading.Event()
+
+    def handle(part: str) -> None:
+        if part == "first":
+            assert gate.wait(DEADLINE_S)
+        else:
+            work(part)
+
+    pool = HandlerPool(handle, prepare=work, workers=2, retries=0, backoff=(0.001, 0.002), log=LibraryLog())
+    pool.start()
+    pool.submit([("first", 0), ("second", 0)], 10)
+    wait_until(lambda: tried == ["second"])
+    gate.set()
+    wait_until(lambda: pool.settled_units == 1 or pool.error is not None)
+    assert (pool.error, tried) == (None, ["second", "second"])
+    assert pool.drain(DEADLINE_S) == ()
+
+
+def test_a_preparation_that_does_not_return_is_named_by_a_drain() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def prepare(_part: int) -> None:
+        entered.set()
+        assert leave.wait(DEADLINE_S)
+
+    gate = Gate()
+    pool = HandlerPool(gate, prepare=prepare, workers=2, retries=0, backoff=(0.001, 0.002), log=LibraryLog())
+    pool.start()
+    pool.submit([(0, 0), (1, 0)], 10)
+    assert entered.wait(DEADLINE_S)
+    gate.release(0)
+    wait_until(lambda: gate.left == [0])
+    (name,) = pool.drain(0)
+    assert name.startswith("tidemark-handler-")
+    leave.set()
+    wait_until(lambda: not any(pool.is_own(thread) for thread in threading.enumerate()))
+    assert (gate.entered, pool.settled_units) == ([0], 0)
+
+
 def test_a_drain_without_time_names_the_threads_and_later_ends_have_no_effect() -> None:
     gate = Gate()
     pool = pool_of(gate)

@@ -122,6 +122,30 @@ def test_values_have_the_bytes_of_the_lines_that_cdcctl_prints() -> None:
     assert [record.value for record in records] == [bytes(line).rstrip(b"\n") for line in printed]
 
 
+@pytest.mark.parametrize("serializer", [DebeziumJson(), DebeziumJson(schemas=True), FlatJson(tombstones=False)])
+def test_records_are_made_in_any_selection_as_in_a_whole_iteration(serializer: Serializer) -> None:
+    many = [row for number in range(1000) for row in (*ROWS, ("i", None, {**ANN, "name": "x" * (number % 700)}))]
+    records = serializer.records(batch_of(*many, of=TABLE), NOW_NS)  # several blocks of lines
+    made = list(records)
+    assert len(made) == len(records)
+    assert [record.row for record in made] == sorted(record.row for record in made)
+    assert {record.row for record in made} == set(range(len(many)))
+    assert records[:] == made
+    for chosen in (slice(3, 20_000, 7), slice(None, 2), slice(4, 4), slice(-5, None)):
+        assert records[chosen] == made[chosen]
+    assert (records[0], records[-1], records[4999]) == (made[0], made[-1], made[4999])
+    with pytest.raises(IndexError):
+        records[len(made)]
+
+
+def test_rows_that_have_no_line_have_no_record() -> None:
+    rewritten = batch_of(("r", None, ANN), of=TABLE)
+    assert list(DebeziumJson().records(rewritten, NOW_NS)) == []
+    mixed = batch_of(("r", None, ANN), ("i", None, ANN), ("r", None, ANN), of=TABLE)
+    (record,) = DebeziumJson().records(mixed, NOW_NS)
+    assert record.row == 1
+
+
 @pytest.mark.feature("P14")
 def test_debezium_records_have_keys_and_tombstones() -> None:
     found = loaded(DebeziumJson(name="shop").records(batch_of(*ROWS, of=TABLE), NOW_NS))

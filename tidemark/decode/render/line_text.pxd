@@ -59,4 +59,4 @@ cpdef long long mark_different(const unsigned char[::1] text, const long long[::
 cpdef long long write_lines(const unsigned char[::1] text, const long long[::1] offsets, const long long[::1] pieces,
                             const long long[::1] begins, const long long[::1] variants, const long long[::1] rows,
                             const long long[::1] order, long long line, long long lines, unsigned char[::1] out,
-                            long long[::1] used) except? -9
+                            long long[::1] used, long long[::1] ends) except? -9

@@ -260,10 +260,11 @@ def mark_different(text: IntView, offsets: IntView, one: int, other: int, rows: 
 
 def write_lines(
     text: IntView, offsets: IntView, pieces: IntView, begins: IntView, variants: IntView, rows: IntView,
-    order: IntView, line: int, lines: int, out: IntView, used: IntView,
+    order: IntView, line: int, lines: int, out: IntView, used: IntView, ends: IntView,
 ) -> int:  # fmt: skip
     """Write lines from `line` on; return the first one without space, or DONE; set `used[0]` to the bytes written.
 
+    `ends[n]` is set to the end of line n in `out`.
     Line n is that of `order[n]`: row `rows[order[n]]` of its columns, with the pieces of its variant, from
     `begins[variant]` to the next one's. A piece is a length and an offset in the text, or COLUMN and an index in
     offsets.
@@ -285,6 +286,7 @@ def write_lines(
                 if at + size > len(out):
                     return line
                 at = copied(text, location, size, out, at)
+            ends[line] = at
             line += 1
             used[0] = at
     return ALL_DONE

@@ -53,15 +53,27 @@ class SeldomNew(NamedTuple):
         return b"%d" % values[0] if (values == values[0]).all() else None
 
 
+class LineBlock(NamedTuple):
+    """Some lines, and where the lines of each row end; both are in memory that is reused."""
+
+    text: memoryview
+    ends: Int64Array
+
+
 class LineWriter:
     """Sorts parts, and assembles their lines; a line's last piece must end with its newline."""
 
     def __init__(self) -> None:
         self._texts = ColumnTexts()
         self._out = np.empty(BLOCK_BYTES, np.uint8)
+        self._ends = np.empty(STRETCH_ROWS, np.int64)
 
     def blocks(self, parts: Sequence[Lines]) -> Iterator[memoryview]:
         """Yield the lines of all parts in stream order, many at once; the memory is reused."""
+        return (block.text for block in self.line_blocks(parts))
+
+    def line_blocks(self, parts: Sequence[Lines]) -> Iterator[LineBlock]:
+        """Yield the same as `blocks`, with the ends of the lines."""
         if not parts:
             return
         if len(parts) == 1:
@@ -84,7 +96,7 @@ class LineWriter:
             yield from self._stretch(stretch, order[first : first + STRETCH_ROWS] + shift[owners])
             taken += counts
 
-    def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Int64Array) -> Iterator[memoryview]:
+    def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Int64Array) -> Iterator[LineBlock]:
         """Yield the lines of some rows (part, first, count); `order` has their indexes in the stretch."""
         self._texts.clear()
         if len(self._out) > KEPT_BYTES:
@@ -108,11 +120,14 @@ class LineWriter:
                 len(order),
                 self._out.data,
                 used.data,
+                self._ends.data,
             )
             if line == begun:
                 self._out = np.empty(2 * len(self._out), np.uint8)
             elif used[0]:
-                yield self._out.data[: used[0]]
+                yield LineBlock(
+                    self._out.data[: used[0]], self._ends[begun : len(order) if line == line_text.DONE else line]
+                )
 
 
 class _Program:

@@ -28,7 +28,7 @@ from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import Processing, UnitHandler
 from tidemark.runtime.pool.pool_consumer import PoolConsumer
 from tidemark.runtime.pool.pool_kind import PoolKind
-from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate
+from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, preparation
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
 from tidemark.runtime.pool.worker_serving import WorkerCode
 from tidemark.runtime.pool.worker_template import WorkerTemplate
@@ -81,11 +81,13 @@ class HandlerConsumer(PoolConsumer):
         self._workers = None if template is None else WorkerProcesses(template, workers)
         kind = type(handler)
         takes_events = kind.on_event is not Handler.on_event
+        serializer = serializer if self._workers is None else None
         self._handlers: HandlerPool[PoolPart] = HandlerPool(
             PartHandler(
                 unit_handler(handler) if self._workers is None else self._workers,
                 handler.on_event if takes_events else None,
             ),
+            prepare=preparation(has_transforms=plans is not None, has_serializer=serializer is not None),
             isolate=isolate,
             workers=workers,
             retries=settings.deliver.retries_max,
@@ -106,9 +108,7 @@ class HandlerConsumer(PoolConsumer):
             databases=databases,
             takes_events=takes_events,
             plans=plans,
-            processing=Processing(
-                takes_changes=False, serializer=serializer if self._workers is None else None, clock=SystemClock()
-            ),
+            processing=Processing(takes_changes=False, serializer=serializer, clock=SystemClock()),
             poison=poison,
             retries=retries,
             log=context.log,

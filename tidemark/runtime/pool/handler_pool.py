@@ -4,10 +4,13 @@ Without threads, the caller of `submit` handles everything itself, one part afte
 
 A part whose call fails is called again, with the same part, within the limit of retries. When that is used up, nothing
 more is started, and `error` is the cause. A handler that raises `Stopped` ends the pool as well, without an error.
+
+A thread for which the order has no part prepares one that waits, so that only the handler's own time is in sequence.
 """
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from time import thread_time
 from typing import Generic, Protocol, TypeVar
 
@@ -61,6 +64,7 @@ class HandlerPool(Generic[PART]):
         self,
         handle: Callable[[PART], None],
         *,
+        prepare: Callable[[PART], None] | None = None,
         isolate: Callable[[PART, Exception], bool] | None = None,
         workers: int,
         retries: int,
@@ -71,10 +75,13 @@ class HandlerPool(Generic[PART]):
         """Start nothing. `backoff`: the first delay between retries and the longest, in seconds.
 
         workers: 0: the caller of `submit` handles the parts.
+        prepare: called for parts that wait, at most once for each, before `handle` and in any order. Its errors are
+        left to `handle`. At most `workers` prepared parts wait.
         isolate: called after the last retry; if it returns true, the part is handled further.
         on_retry: called before each retry, by the thread that makes it.
         """
         self._handle = handle
+        self._prepare = prepare
         self._isolate = isolate
         self._retries = retries
         self._backoff = backoff
@@ -167,7 +174,10 @@ class HandlerPool(Generic[PART]):
         taken = self._next(None)
         while taken is not None:
             try:
-                self._call(taken.part)
+                if taken.is_preparing:
+                    self._call_ahead(taken.part)
+                else:
+                    self._call(taken.part)
             except BaseException as error:  # noqa: BLE001 - the one place: it ends the engine, with this cause
                 self._fail(error)
                 return
@@ -176,20 +186,25 @@ class HandlerPool(Generic[PART]):
                     self._cpu_s[number] = thread_time()
             taken = self._next(taken)
 
-    def _next(self, finished: Dispatched[PART] | None) -> Dispatched[PART] | None:
-        """Finish a part and wait for the next one; None if no part is started any more."""
+    def _next(self, done: Dispatched[PART] | None) -> Dispatched[PART] | None:
+        """Finish a part, or its preparation, and wait for the next one; None if no part is started any more."""
         name = threading.current_thread().name
         with self._changed:
-            if finished is not None:
+            if done is not None:
                 self._in_handler.pop(name, None)
                 if self._is_abandoned:
                     self._changed.notify_all()
                     return None
-                self._dispatch.finish(finished)
+                if done.is_preparing:
+                    self._dispatch.prepared(done)
+                else:
+                    self._dispatch.finish(done)
                 self._ready.notify(max(0, self._dispatch.ready_count - 1))  # this thread takes one of them
                 self._changed.notify_all()
             while not self._is_over:
                 taken = self._dispatch.take()
+                if taken is None and self._prepare is not None:
+                    taken = self._dispatch.take_ahead(len(self._threads))
                 if taken is not None:
                     self._in_handler[name] = self._clock.monotonic_s()
                     return taken
@@ -197,6 +212,11 @@ class HandlerPool(Generic[PART]):
                     break
                 self._ready.wait()
         return None
+
+    def _call_ahead(self, part: PART) -> None:
+        assert self._prepare is not None, "nothing is taken ahead without it"
+        with suppress(Exception):  # `handle` meets it again, where it is retried
+            self._prepare(part)
 
     def _call(self, part: PART) -> None:
         retry = RetryPolicy(self._retries, Backoff(*self._backoff))

@@ -113,23 +113,27 @@ class PendingBatch:
             table = self._batch.relation.qualified_name
             raise TransformRaised(f"a transform raised {type(error).__name__} on rows of {table}") from error
 
+    def prepare(self) -> None:
+        """Transform the rows, and serialize the first of them: what may come before the batch's turn."""
+        part = self._parts().first
+        if part is not None:
+            self._fill(part)
+
     def handle(self, handler: UnitHandler) -> None:
         """Call the handler with each unit, continuing after those that it has returned from."""
-        if self._parts_left is None:
-            sections = map(self._processing.sections, self.transformed())
-            self._parts_left = CallParts(*((part,) for section in sections for part in section))
-        while (part := self._parts_left.first) is not None:
+        parts_left = self._parts()
+        while (part := parts_left.first) is not None:
             try:
                 self._handle_first(part, handler)
             except Stopped:
                 raise
             except Exception as error:
-                if self._has_units or _progress_of(error).is_one_change or not self._parts_left.narrow(error):
+                if self._has_units or _progress_of(error).is_one_change or not parts_left.narrow(error):
                     raise
                 self._units.clear()
             else:
                 self._rows_of_parts += part.size
-                self._parts_left.finish()
+                parts_left.finish()
 
     def progress(self) -> WorkerProgress:
         """Return, in a worker process, how far a call came that raised: nothing is left out there."""
@@ -176,11 +180,22 @@ class PendingBatch:
         row = self._units[0][0]
         return rows_of(batch, row, row + 1)
 
-    def _handle_first(self, part: CallPart, handler: UnitHandler) -> None:
+    def _parts(self) -> CallParts:
+        """Return what is left of the batch; transform it before that, if it is not."""
+        if self._parts_left is None:
+            sections = map(self._processing.sections, self.transformed())
+            self._parts_left = CallParts(*((part,) for section in sections for part in section))
+        return self._parts_left
+
+    def _fill(self, part: CallPart) -> None:
+        """Make the units of the first part, if there are none."""
         if not self._units:
             (batch,) = part.items
             assert isinstance(batch, Batch), "events are no part of a batch"
             self._units.extend(self._processing.units(batch))
+
+    def _handle_first(self, part: CallPart, handler: UnitHandler) -> None:
+        self._fill(part)
         while self._units:
             found = 0 if self._poison is None else self._poison.found
             try:

@@ -30,3 +30,13 @@ class PartHandler:
 def isolate(part: PoolPart, error: Exception) -> bool:
     """After the last retry: narrow a batch down to the change that fails; return whether it is handled further."""
     return isinstance(part, PendingBatch) and part.isolate(error)
+
+
+def preparation(*, has_transforms: bool, has_serializer: bool) -> Callable[[PoolPart], None] | None:
+    """Return what does ahead of its turn what a batch needs before the handler; None if it needs nothing."""
+    return _prepare if has_transforms or has_serializer else None
+
+
+def _prepare(part: PoolPart) -> None:
+    if isinstance(part, PendingBatch):
+        part.prepare()
