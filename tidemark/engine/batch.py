@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Self
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Column, Relation, ReplicaIdentity
 
 ROWS_AT_ONCE = 1_000  # how many rows become Python objects together
+RELATIONS_KEPT = 4096  # whose descriptions are not made again for each batch
 META_NAMES = (*(field.name for field in META_FIELDS), TABLE_ORDINAL)
 _META = ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn", "_xid", "_commit_time", "_origin", "_unchanged")
 Values = Mapping[str, object]
@@ -51,7 +53,20 @@ class Batch:
     @classmethod
     def of(cls, database: str, relation: Relation, epoch: Epoch, arrow: pa.RecordBatch) -> Self:
         """Return the batch as it is before all transforms."""
-        return cls(database, relation.qualified_name, relation, key_of(relation), relation.live_columns, epoch, arrow)
+        table, key, columns = _described(relation)
+        return cls(database, table, relation, key, columns, epoch, arrow)
+
+    # NB: these are called for each batch; `dataclasses.replace` would cost three times as much.
+
+    def with_rows(self, arrow: pa.RecordBatch) -> "Batch":
+        """Return the batch with other rows."""
+        return Batch(
+            self.database, self.table, self.relation, self.key, self.columns, self.epoch, arrow, self.parked_number
+        )
+
+    def with_columns(self, key: tuple[str, ...], columns: tuple[Column, ...]) -> "Batch":
+        """Return the batch with other descriptions of its columns."""
+        return Batch(self.database, self.table, self.relation, key, columns, self.epoch, self.arrow, self.parked_number)
 
     @property
     def schema(self) -> pa.Schema:
@@ -112,6 +127,12 @@ class Batch:
             self.arrow.column(name)[row].as_py() for name in ("_tli", "_commit_lsn", "_ordinal")
         )
         return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+
+
+@lru_cache(RELATIONS_KEPT)
+def _described(relation: Relation) -> tuple[str, tuple[str, ...], tuple[Column, ...]]:
+    """Return the name of a table, the names of its key's columns, and its columns."""
+    return relation.qualified_name, key_of(relation), relation.live_columns
 
 
 def key_of(relation: Relation) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def halves(items: tuple[PartItem, ...]) -> tuple[tuple[PartItem, ...], tuple[Par
 
 def rows_of(batch: Batch, start: int, end: int) -> Batch:
     """Return some rows of a batch."""
-    return replace(batch, arrow=batch.arrow.slice(start, end - start))
+    return batch.with_rows(batch.arrow.slice(start, end - start))
 
 
 def _around(items: Sequence[PartItem], error: PoisonChange) -> tuple[tuple[PartItem, ...], Batch, tuple[PartItem, ...]]:

@@ -1,7 +1,6 @@
 """ChangedFieldsOnly: an update without the values that it left as they were."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +43,7 @@ class ChangedFieldsOnly(Transform):
                 return ()
             bits = absent | (equal & ~is_key)
             changed = with_unchanged(_without(batch, shape, bits), bits)
-            return (changed if kept.all() else replace(changed, arrow=changed.arrow.filter(pa.array(kept))),)
+            return (changed if kept.all() else changed.with_rows(changed.arrow.filter(pa.array(kept))),)
 
         return Bound(shape, step)
 
@@ -72,4 +71,4 @@ def _without(batch: Batch, shape: TableShape, bits: Bits) -> Batch:
     ]
     at = batch.arrow.schema.get_field_index(AFTER)
     changed = rebuilt(after, list(shape.columns), columns)
-    return replace(batch, arrow=batch.arrow.set_column(at, batch.arrow.schema.field(at), changed))
+    return batch.with_rows(batch.arrow.set_column(at, batch.arrow.schema.field(at), changed))

@@ -44,7 +44,7 @@ class Filter(Transform):
             count = pc.sum(kept).as_py() or 0
             if count == len(batch):
                 return (batch,)
-            return (replace(batch, arrow=batch.arrow.filter(kept)),) if count else ()
+            return (batch.with_rows(batch.arrow.filter(kept)),) if count else ()
 
         return Bound(shape, step)
 

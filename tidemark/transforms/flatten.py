@@ -56,6 +56,6 @@ class Flatten(Transform):
             meta = {name: rows.column(name) for name in META_NAMES if name in rows.schema.names}
             deleted = {} if self._drops else {DELETED: is_delete}
             flat = pa.RecordBatch.from_pydict({**meta, **deleted, **columns})
-            return (replace(batch, arrow=flat),)
+            return (batch.with_rows(flat),)
 
         return Bound(replace(shape, is_flat=True), step)

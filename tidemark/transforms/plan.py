@@ -35,7 +35,7 @@ class TransformPlan:
         batches: Sequence[Batch] = (batch,)
         for step in self.steps:
             batches = tuple(chain.from_iterable(step(each) for each in batches))
-        return tuple(replace(each, key=self.shape.key, columns=self.columns) for each in batches)
+        return tuple(each.with_columns(self.shape.key, self.columns) for each in batches)
 
 
 class TransformPlans:

@@ -127,7 +127,7 @@ def both_sides(batch: Batch, change: Callable[[pa.StructArray], pa.StructArray])
         at = rows.schema.get_field_index(name)
         changed = change(rows.column(at))
         rows = rows.set_column(at, pa.field(name, changed.type), changed)
-    return replace(batch, arrow=rows)
+    return batch.with_rows(rows)
 
 
 def rebuilt(side: pa.StructArray, fields: Sequence[pa.Field], columns: Sequence[pa.Array]) -> pa.StructArray:

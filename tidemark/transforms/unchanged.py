@@ -1,7 +1,5 @@
 """The column `_unchanged`: for each row a bitmap of columns of `_after` whose value did not change and is absent."""
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,7 +27,7 @@ def with_unchanged(batch: Batch, bits: Bits) -> Batch:
     bitmaps = [row.tobytes() if row.any() else None for row in packed]
     rows = batch.arrow
     at = rows.schema.get_field_index(UNCHANGED)
-    return replace(batch, arrow=rows.set_column(at, rows.schema.field(at), pa.array(bitmaps, pa.binary())))
+    return batch.with_rows(rows.set_column(at, rows.schema.field(at), pa.array(bitmaps, pa.binary())))
 
 
 def select_unchanged(batch: Batch, kept: npt.NDArray[np.int64], count: int) -> Batch:

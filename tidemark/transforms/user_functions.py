@@ -60,7 +60,7 @@ class OnBatch(Transform):
                 if self._columns(returned, shape) != columns:
                     raise TransformFailed(f"{self}: it returned other columns for {shape.table} than for no rows")
                 checked = returned.schema
-            return (replace(batch, arrow=returned),)
+            return (batch.with_rows(returned),)
 
         return Bound(bound, step)
 
@@ -123,7 +123,7 @@ class OnRow(Transform):
             for name, values in sides.items():
                 index = rows.schema.get_field_index(name)
                 rows = rows.set_column(index, rows.schema.field(index), self._column(values, shape))
-            return (replace(batch, arrow=rows),)
+            return (batch.with_rows(rows),)
 
         return Bound(shape, step)
 

@@ -1,6 +1,7 @@
 """The library's engine: what its pool does a second, and a large transaction beside Debezium's embedded engine.
 
-    matrix      precomputed groups of five columns, no sink, Debezium's JSON: workers x order
+    matrix      precomputed groups of five columns, no sink, Debezium's JSON: workers x order, beside Debezium's engine
+                with as many threads, over records that its connector would make; it has no order by key
     transform   batches with a transform of 1 ms, without order: by sleeping with 1 to 8 workers, by CPU with one
     live        one INSERT of --rows rows from a live server; both engines mask and make JSON, which a handler discards
 
@@ -32,6 +33,7 @@ from scripts.bench.embedding.pool_trials import (
     sleep,
     transformed_batches,
 )
+from scripts.bench.embedding.precomputed_debezium import ORDERS, PrecomputedDebezium
 from scripts.bench.measuring.commands import Cost, init_state
 from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import Trial, number, ratios, run_trials, spread
@@ -82,33 +84,36 @@ def live_trials(debezium: Debezium, dsn: str) -> Mapping[str, Trial]:
     return {THEIRS: debezium.trial, "tidemark, Debezium's JSON": ours}
 
 
-def pool_trials(recording: Recording) -> tuple[Mapping[str, Trial], Mapping[str, Trial]]:
-    """Return the trials of the matrix, and those of the transform."""
-    groups, single_rows = decoded(recording), groups_to_transform()
+def matrix_trials(recording: Recording, theirs: PrecomputedDebezium) -> Mapping[str, Mapping[str, Trial]]:
+    """Return the trials of the matrix by the number of workers, ours and Debezium's."""
+    groups = decoded(recording)
 
     def matrix(workers: int, order: Order) -> Cost:
         with opened_context() as context:
             return measured(partial(json_rows, context, groups, workers, order), recording.rows)
+
+    return {
+        f"{workers} workers": {
+            **{f"Debezium, {order.value}": partial(theirs.trial, recording.rows, workers, order) for order in ORDERS},
+            **{f"Tidemark, {order.value}": partial(matrix, workers, order) for order in Order},
+        }
+        for workers in WORKERS
+    }
+
+
+def transform_trials() -> Mapping[str, Trial]:
+    """Return the trials of the transform."""
+    single_rows = groups_to_transform()
 
     def transform(workers: int, *, by_cpu: bool) -> Cost:
         work = compute if by_cpu else sleep
         with opened_context() as context:
             return measured(partial(transformed_batches, context, single_rows, work, workers), TRANSFORMED_BATCHES)
 
-    return (
-        {
-            f"{workers} workers, {order.value}": partial(matrix, workers, order)
-            for order in Order
-            for workers in WORKERS
-        },
-        {
-            **{
-                f"sleeping, {workers} workers": partial(transform, workers, by_cpu=False)
-                for workers in SLEEPING_WORKERS
-            },
-            "by CPU, 1 workers": partial(transform, 1, by_cpu=True),
-        },
-    )
+    sleeping = {
+        f"sleeping, {workers} workers": partial(transform, workers, by_cpu=False) for workers in SLEEPING_WORKERS
+    }
+    return {**sleeping, "by CPU, 1 workers": partial(transform, 1, by_cpu=True)}
 
 
 def show(what: str, costs: Mapping[str, Sequence[Cost]], done: int, base: str) -> dict[str, object]:
@@ -137,12 +142,15 @@ def measure(
 ) -> dict[str, object]:
     """Run the parts, and print each table immediately."""
     rows = recording.rows
-    matrix, transform = pool_trials(recording)
     reported: dict[str, object] = {}
     if "matrix" in parts:
-        costs = run_trials(matrix, rounds)
-        reported["matrix"] = show("precomputed groups to JSON", costs, rows, next(iter(matrix)))
+        with tempfile.TemporaryDirectory(prefix="tm-bench-") as classes:
+            matrix = matrix_trials(recording, PrecomputedDebezium(python, Path(classes)))
+            for workers, trials in matrix.items():
+                what = f"precomputed groups to JSON, {workers}"
+                reported[what] = show(what, run_trials(trials, rounds), rows, next(iter(trials)))
     if "transform" in parts:
+        transform = transform_trials()
         what = f"a transform of {TRANSFORM_S * 1000:.0f} ms, batches"
         costs = run_trials(transform, rounds)
         reported["transform"] = show(what, costs, TRANSFORMED_BATCHES, next(iter(transform)))

@@ -54,6 +54,10 @@ cpdef long long mark_different(const unsigned char[::1] text, const long long[::
                                long long other, long long rows, unsigned char[::1] out) except? -9
 
 
+cdef long long appended(const unsigned char[::1] data, long long location, long long size, unsigned char[::1] out,
+                        long long at) except? -9 nogil
+
+
 @cython.locals(at="long long", index="long long", row="long long", variant="long long", piece="long long",
                size="long long", location="long long", end="long long")
 cpdef long long write_lines(const unsigned char[::1] text, const long long[::1] offsets, const long long[::1] pieces,

@@ -24,6 +24,7 @@ from tidemark.runtime.context import Stopped
 PART = TypeVar("PART")
 GIVEN_contra = TypeVar("GIVEN_contra", contravariant=True)
 THREAD_NAME = "tidemark-handler"
+NOT_AWAITED = -1
 
 
 class PartPool(Protocol[GIVEN_contra]):
@@ -97,6 +98,7 @@ class HandlerPool(Generic[PART]):
         lock = threading.RLock()
         self._ready = threading.Condition(lock)  # for the threads: a part may be taken, or the pool is over
         self._changed = threading.Condition(lock)  # for those who wait for the threads
+        self._awaited_bytes = NOT_AWAITED  # the bound of `wait_below`: only then is its thread woken up
         self._no_retries = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"{THREAD_NAME}-{number + 1}", daemon=True)
@@ -145,7 +147,9 @@ class HandlerPool(Generic[PART]):
     def wait_below(self, bytes_max: int) -> None:
         """Wait until at most `bytes_max` are unfinished, or the pool starts no more."""
         with self._changed:
+            self._awaited_bytes = bytes_max
             self._changed.wait_for(lambda: self._is_over or self._dispatch.unsettled_bytes <= bytes_max)
+            self._awaited_bytes = NOT_AWAITED
 
     def is_own(self, thread: threading.Thread) -> bool:
         """Return whether a thread is one of this pool."""
@@ -200,7 +204,8 @@ class HandlerPool(Generic[PART]):
                 else:
                     self._dispatch.finish(done)
                 self._ready.notify(max(0, self._dispatch.ready_count - 1))  # this thread takes one of them
-                self._changed.notify_all()
+                if self._is_over or self._dispatch.is_empty or self._dispatch.unsettled_bytes <= self._awaited_bytes:
+                    self._changed.notify_all()
             while not self._is_over:
                 taken = self._dispatch.take()
                 if taken is None and self._prepare is not None:

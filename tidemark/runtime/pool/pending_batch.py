@@ -6,7 +6,7 @@ same time is the order's decision (`tidemark.engine.dispatch`).
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidemark.engine.batch import ROWS_AT_ONCE, Batch, Change
 from tidemark.engine.poison import CallPart, CallParts, ParkedBatch, rows_of
@@ -62,7 +62,7 @@ class Processing:
         if not self.takes_changes:
             return (batch,)
         starts = range(0, len(batch), ROWS_AT_ONCE)
-        return [replace(batch, arrow=batch.arrow.slice(start, ROWS_AT_ONCE)) for start in starts]
+        return [batch.with_rows(batch.arrow.slice(start, ROWS_AT_ONCE)) for start in starts]
 
 
 UNITS: Mapping[tuple[bool, bool], Callable[[Processing, Batch], Sequence[tuple[int, Unit]]]] = {
