@@ -54,12 +54,8 @@ cpdef long long mark_different(const unsigned char[::1] text, const long long[::
                                long long other, long long rows, unsigned char[::1] out) except? -9
 
 
-cdef long long appended(const unsigned char[::1] data, long long location, long long size, unsigned char[::1] out,
-                        long long at) except? -9 nogil
-
-
 @cython.locals(at="long long", index="long long", row="long long", variant="long long", piece="long long",
-               size="long long", location="long long", end="long long")
+               size="long long", location="long long", end="long long", first="unsigned char", last="unsigned char")
 cpdef long long write_lines(const unsigned char[::1] text, const long long[::1] offsets, const long long[::1] pieces,
                             const long long[::1] begins, const long long[::1] variants, const long long[::1] rows,
                             const long long[::1] order, long long line, long long lines, unsigned char[::1] out,

@@ -259,17 +259,6 @@ def mark_different(text: IntView, offsets: IntView, one: int, other: int, rows: 
     return ALL_DONE
 
 
-def appended(data: IntView, location: int, size: int, out: IntView, at: int) -> int:
-    """Copy bytes, for which there is space, before what comes behind them is written; return the end offset.
-
-    NB: a copy of a fixed size is no call, and what it writes too much is overwritten.
-    """
-    if cython.compiled and size <= 32 and location + 32 <= len(data) and at + 32 <= len(out):
-        memcpy(cython.address(out[at]), cython.address(data[location]), 32)
-        return at + size
-    return copied(data, location, size, out, at)
-
-
 def write_lines(
     text: IntView, offsets: IntView, pieces: IntView, begins: IntView, variants: IntView, rows: IntView,
     order: IntView, line: int, lines: int, out: IntView, used: IntView, ends: IntView,
@@ -297,7 +286,21 @@ def write_lines(
                     size = end - location
                 if at + size > len(out):
                     return line
-                at = appended(text, location, size, out, at)
+                if size == 0:
+                    continue
+                first = text[location]
+                last = text[location + size - 1]
+                out[at] = first
+                out[at + size - 1] = last
+                # NB: in place, because a call would copy the descriptions of both buffers; a copy of a fixed size is
+                # no call, and what it writes too much is overwritten by the next piece.
+                if not cython.compiled:
+                    out[at : at + size] = text[location : location + size]
+                elif size <= 32 and location + 32 <= len(text) and at + 32 <= len(out):
+                    memcpy(cython.address(out[at]), cython.address(text[location]), 32)
+                else:
+                    memcpy(cython.address(out[at]), cython.address(text[location]), size)
+                at += size
             ends[line] = at
             line += 1
             used[0] = at
