@@ -34,6 +34,7 @@ EXECUTOR_FILES = "tidemark_pipeline_executor_files_total"
 EXECUTOR_BYTES = "tidemark_pipeline_executor_bytes_total"
 EXECUTOR_SECONDS = "tidemark_pipeline_executor_seconds_total"
 EXECUTOR_REFUSALS = "tidemark_pipeline_executor_refusals_total"
+EXECUTOR_LATE_JOBS = "tidemark_pipeline_executor_late_jobs_total"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
 MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
@@ -110,6 +111,9 @@ class PipelineMetrics:
         )
         self.executor_refusals = self._counter(
             EXECUTOR_REFUSALS, "Runs that executors read and did not write, because they have to be merged."
+        )
+        self.executor_late_jobs = self._counter(
+            EXECUTOR_LATE_JOBS, "Jobs that did not end before their deadline: the driver wrote their files."
         )
         self.maintenance_steps = self._counter(MAINTENANCE_STEPS, "Steps of the maintenance of tables.")
         self.maintenance_conflicts = self._counter(
