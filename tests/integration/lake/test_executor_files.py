@@ -23,7 +23,7 @@ from tidemark.pipeline.landing.portions import Writers, feeds
 from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
-from tidemark.pipeline.sinks.write_costs import Writer
+from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import ValueHeader
 
@@ -40,9 +40,9 @@ class WritersHere:
     def __init__(self) -> None:
         self.written: list[type[TargetFiles]] = []
         self.refused = 0
-        self.bytes_of = Counter[Writer]()
+        self.bytes_of = Counter[RunWriter]()
 
-    def record(self, writer: Writer, byte_count: int, seconds: float) -> None:
+    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
         assert seconds > 0
         self.bytes_of[writer] += byte_count
 
@@ -88,7 +88,7 @@ def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path:
             after = Sequence(lake_of(tmp_path / "lake", writers).positions.applied.sequence)
     assert crashes == len(CRASHES)
     assert {LogFiles, ReplicaFiles} <= set(writers.written)
-    assert writers.bytes_of[Writer.EXECUTORS] > 0
+    assert writers.bytes_of[RunWriter.EXECUTORS] > 0
     assert writers.refused > 0, "runs with updates are merged here"
     for table in world.tables:
         at = folder_of(table.relation)
@@ -107,7 +107,7 @@ def test_without_writers_each_row_is_read_before_the_portion_is_written(tmp_path
         (unread,) = feeds(*given, writers=ALL)
     writers = WritersHere()
     lake_of(tmp_path / "lake", writers).apply(read.lake_batch)
-    assert {writer for writer, found in writers.bytes_of.items() if found} == {Writer.DRIVER}
+    assert {writer for writer, found in writers.bytes_of.items() if found} == {RunWriter.DRIVER}
     assert [number for number, _ in unread.lake_batch.items] == [number for number, _ in read.lake_batch.items]
     assert [repr(type(item)) for _, item in left.lake_batch.items] == [
         repr(type(item)) for _, item in read.lake_batch.items

@@ -10,8 +10,8 @@ from tidemark.pipeline.sinks.write_costs import (
     MIB,
     TIMES_MAX,
     CostLine,
+    RunWriter,
     WriteCosts,
-    Writer,
 )
 
 SIZES = [size * MIB for size in (1, 2, 3, 5, 7)]
@@ -23,7 +23,10 @@ def measured(driver: tuple[float, float], executors: tuple[float, float]) -> Wri
     """Return costs after runs of a fixed time, and a time for each MiB; first of the driver, then of executors."""
     costs = WriteCosts()
     for _ in range(RUNS):
-        for writer, (fixed_s, mib_s), sizes in ((Writer.DRIVER, driver, SIZES), (Writer.EXECUTORS, executors, LARGE)):
+        for writer, (fixed_s, mib_s), sizes in (
+            (RunWriter.DRIVER, driver, SIZES),
+            (RunWriter.EXECUTORS, executors, LARGE),
+        ):
             for size in sizes:
                 costs.record(writer, size, fixed_s + mib_s * size / MIB)
     return costs
@@ -58,15 +61,15 @@ def test_the_threshold_follows_a_cluster_that_becomes_faster_or_slower() -> None
     for fixed_s, mib_s, expected in ((2.0, 0.2, BYTES_MAX), (0.05, 0.01, BYTES_MIN)):
         for _ in range(RUNS):
             for size in LARGE:
-                costs.record(Writer.EXECUTORS, size, fixed_s + mib_s * size / MIB)
+                costs.record(RunWriter.EXECUTORS, size, fixed_s + mib_s * size / MIB)
         assert costs.threshold_bytes == expected
 
 
 def test_one_exceptional_run_counts_as_a_few_times_the_expected_one() -> None:
     usual, slow, slower = (measured((0.05, 0.1), (0.55, 0.05)) for _ in range(3))
     expected_s = 0.55 + 0.05 * 16
-    slow.record(Writer.EXECUTORS, 16 * MIB, 1.01 * TIMES_MAX * expected_s)
-    slower.record(Writer.EXECUTORS, 16 * MIB, 1000.0)
+    slow.record(RunWriter.EXECUTORS, 16 * MIB, 1.01 * TIMES_MAX * expected_s)
+    slower.record(RunWriter.EXECUTORS, 16 * MIB, 1000.0)
     assert usual.threshold_bytes < slow.threshold_bytes == pytest.approx(slower.threshold_bytes, rel=0.01)
 
 
@@ -74,7 +77,7 @@ def test_small_runs_do_not_displace_those_that_show_the_time_of_a_byte() -> None
     costs = measured((0.05, 0.1), (0.55, 0.05))
     before = costs.threshold_bytes
     for _ in range(1000):
-        costs.record(Writer.DRIVER, MEASURED_BYTES_MIN - 1, 0.5)
+        costs.record(RunWriter.DRIVER, MEASURED_BYTES_MIN - 1, 0.5)
     assert costs.threshold_bytes == before
 
 

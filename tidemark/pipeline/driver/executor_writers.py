@@ -30,7 +30,7 @@ from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
-from tidemark.pipeline.sinks.write_costs import WriteCosts, Writer
+from tidemark.pipeline.sinks.write_costs import RunWriter, WriteCosts
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, read_batches
@@ -138,7 +138,7 @@ class ExecutorWriters:
         self._metrics.executor_threshold_bytes.set(threshold)
         return threshold
 
-    def record(self, writer: Writer, byte_count: int, seconds: float) -> None:
+    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
         """Record how long it took to write a run into a log."""
         self._costs.record(writer, byte_count, seconds)
 

@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.sinks.executor_files import FileWriters, LogFiles
 from tidemark.pipeline.sinks.logshape import convert_types
 from tidemark.pipeline.sinks.steps import PackedRun, byte_count
-from tidemark.pipeline.sinks.write_costs import Writer
+from tidemark.pipeline.sinks.write_costs import RunWriter
 
 
 class LogTable(Protocol):
@@ -108,7 +108,7 @@ class DeltaLogFormat:
         if written is not None:
             with table.writing(applied) as change:
                 change.added += written.added
-            self.writers.record(Writer.EXECUTORS, byte_count(run.batches), time.monotonic() - begun_s)
+            self.writers.record(RunWriter.EXECUTORS, byte_count(run.batches), time.monotonic() - begun_s)
         return written is not None
 
     def convert_types(self, table: LakeTable, wanted: pa.Schema) -> None:

@@ -47,7 +47,7 @@ from tidemark.pipeline.sinks.schema_policy import refusing_changes
 from tidemark.pipeline.sinks.steps import Delivered, byte_count
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, continued, copy_of_replica, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
-from tidemark.pipeline.sinks.write_costs import Writer
+from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.state.values import Identity
 
 EXPIRE_EVERY = 100  # commits of one table between two deletions of expired rows
@@ -158,7 +158,7 @@ class TableWrites:
             return apply()
         begun_s = self._clock.monotonic_s()
         log = apply()
-        self._writers.record(Writer.DRIVER, byte_count(batches), self._clock.monotonic_s() - begun_s)
+        self._writers.record(RunWriter.DRIVER, byte_count(batches), self._clock.monotonic_s() - begun_s)
         return log
 
     def _maintain(

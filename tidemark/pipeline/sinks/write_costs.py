@@ -19,7 +19,7 @@ WEIGHT_OF_START = 0.02  # of each of the two runs with which a line begins
 KEPT = 15 / 16  # of the weight of earlier runs, with each new one
 
 
-class Writer(StrEnum):
+class RunWriter(StrEnum):
     """Who writes the files of a run."""
 
     DRIVER = "driver"
@@ -61,10 +61,10 @@ class WriteCosts:
 
     def __init__(self) -> None:
         # A log of narrow rows on a local disk, and the executors of the same host (docs/performance.md).
-        self._lines = {Writer.DRIVER: CostLine(0.03, 0.25), Writer.EXECUTORS: CostLine(0.15, 0.25)}
+        self._lines = {RunWriter.DRIVER: CostLine(0.03, 0.25), RunWriter.EXECUTORS: CostLine(0.15, 0.25)}
         self._lock = Lock()
 
-    def record(self, writer: Writer, byte_count: int, seconds: float) -> None:
+    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
         """Record how long the write of a run took."""
         if byte_count >= MEASURED_BYTES_MIN:
             with self._lock:
@@ -76,7 +76,7 @@ class WriteCosts:
         """Return the least bytes of a run that executors write as fast as the driver, between two bounds."""
         with self._lock:
             gains = {
-                size: self._lines[Writer.DRIVER].seconds(size) - self._lines[Writer.EXECUTORS].seconds(size)
+                size: self._lines[RunWriter.DRIVER].seconds(size) - self._lines[RunWriter.EXECUTORS].seconds(size)
                 for size in (BYTES_MIN, BYTES_MAX)
             }
         least, most = gains[BYTES_MIN], gains[BYTES_MAX]
