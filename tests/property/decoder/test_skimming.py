@@ -24,9 +24,9 @@ from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions import extract, file_versions, pending_rows
+from tidemark.decode.transactions import extract, file_versions, pending_rows, xid_states
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
-from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, HAS_CHUNKS, NO_ROWS
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.page import RecordBlock
@@ -40,13 +40,23 @@ slow_files = interpreted(
 )
 slow_parts = interpreted("tidemark.decode.transactions.record_parts")
 slow_speculative = interpreted("tidemark.decode.transactions.speculative_rows")
+slow_chunks = interpreted(
+    "tidemark.decode.transactions.held_chunks", stand_in={"tidemark.decode.datum.lookup": slow_lookup}
+)
+slow_states = interpreted(
+    "tidemark.decode.transactions.xid_states",
+    stand_in={
+        "tidemark.decode.datum.lookup": slow_lookup,
+        "tidemark.decode.transactions.pending_children": slow_children,
+    },
+)
 slow_extract = interpreted(
     "tidemark.decode.transactions.extract",
     stand_in={
-        "tidemark.decode.datum.lookup": slow_lookup,
         "tidemark.decode.transactions.pending_rows": slow_pending,
         "tidemark.decode.transactions.file_versions": slow_files,
-        "tidemark.decode.transactions.pending_children": slow_children,
+        "tidemark.decode.transactions.held_chunks": slow_chunks,
+        "tidemark.decode.transactions.xid_states": slow_states,
         "tidemark.decode.transactions.record_parts": slow_parts,
         "tidemark.decode.transactions.speculative_rows": slow_speculative,
     },
@@ -67,6 +77,11 @@ VERBS = (
     "delete",
     "many",
     "toast",
+    "chunks",
+    "own_chunks",
+    "own_chunks",
+    "many_own_chunks",
+    "removed_chunk",
     "unchanged",
     "speculative",
     "guess",
@@ -97,6 +112,9 @@ OF_DDL = (
     "delete",
     "many",
     "toast",
+    "chunks",
+    "own_chunks",
+    "many_own_chunks",
     "savepoint",
     "rollback",
     "release",
@@ -119,6 +137,7 @@ class Sessions:
         self.subs: list[list[int]] = [[], [], [], []]
         self.released: list[list[int]] = [[], [], [], []]
         self.number = 0
+        self.values: dict[int, list[ExternalPointer]] = {}  # values whose rows have not been written, by session
         self.heaps: dict[int, int] = {}  # open transient heaps: the xid that made it, by session
         self.guesses: dict[int, tuple[int, int, int]] = {}  # speculative rows: xid, table and place, by session
 
@@ -134,6 +153,10 @@ class Sessions:
             "delete": self.stream.delete,
             "many": lambda xid, table: self.stream.multi_insert(xid, table, [packed_row(1), packed_row(2, b"odd")]),
             "toast": self._toast,
+            "chunks": lambda xid, _: self._chunks(session, xid),
+            "own_chunks": lambda xid, table: self._own_chunks(session, xid, table),
+            "many_own_chunks": lambda xid, table: self._many_own_chunks(session, xid, table),
+            "removed_chunk": lambda xid, _: self.stream.delete(xid, TOAST),
             "unchanged": lambda xid, table: self.stream.update(xid, table, packed_row(self.number, external(POINTER))),
             "speculative": self._speculative,
             "guess": lambda xid, table: self._guess(session, xid, table),
@@ -241,12 +264,43 @@ class Sessions:
         self.stream.insert(xid, TOAST, packed_chunk(77, 0, bytes([self.number]) * 100))
         self.stream.insert(xid, table, packed_row(self.number, external(POINTER)))
 
+    def _chunks(self, session: int, xid: int) -> None:
+        """Write a value of up to three chunks, compressed or not."""
+        contents = [bytes([self.number % 256, part]) * (50 + part) for part in range(1 + self.number % 3)]
+        size = sum(map(len, contents))
+        pointer = ExternalPointer(size + 4 + self.number % 2 * 9, size, 0, Oid(1000 + self.number), Oid(TOAST))
+        for part, content in enumerate(contents):
+            self.stream.insert(xid, TOAST, packed_chunk(pointer.value_id, part, content, short=self.number % 5 == 0))
+        self.values.setdefault(session, []).append(pointer)
+
+    def _own_chunks(self, session: int, xid: int, table: int) -> None:
+        """Write a row that points to the last value, perhaps of another transaction."""
+        pointers = self.values.pop(session, [POINTER])
+        packed = packed_row(self.number, external(pointers[-1]))
+        if self.number % 4 == 0:
+            self._guess_row(session, xid, table, packed)
+        elif self.number % 4 == 1:
+            self.stream.update(xid, table, packed)
+        else:
+            self.stream.insert(xid, table, packed)
+
+    def _many_own_chunks(self, session: int, xid: int, table: int) -> None:
+        pointers = self.values.get(session, [POINTER])
+        is_last = self.number % 2 == 0
+        rows = [packed_row(1), *(packed_row(self.number, external(pointer)) for pointer in pointers)]
+        self.stream.multi_insert(xid, table, rows, last=is_last)
+        if is_last:
+            self.values.pop(session, None)
+
     def _guess(self, session: int, xid: int, table: int) -> None:
         """Insert a speculative row that is confirmed later, or never."""
+        self._guess_row(session, xid, table, packed_row(self.number))
+
+    def _guess_row(self, session: int, xid: int, table: int, packed: bytes) -> None:
         top = self.tops[session]
         first = top if xid != top and xid not in self.stream.decoder.transactions.top_of else 0
         flags = heap.INSERT_IS_SPECULATIVE
-        self.stream.insert(xid, table, packed_row(self.number), flags=flags, offset=self.number, top=first)
+        self.stream.insert(xid, table, packed, flags=flags, offset=self.number, top=first)
         self.guesses[session] = xid, table, self.number
 
     def _resolve(self, session: int) -> None:
@@ -401,11 +455,13 @@ class Extraction:
         self.files = files.FileVersions()
         self.extractor = extractor.RowExtractor(0x1C, complete_from, self.pending, self.files)
 
-    def know(self, files: set[int], xids: dict[int, int], unselected: Collection[int] = ()) -> None:
+    def know(
+        self, files: set[int], xids: dict[int, int], unselected: Collection[int] = (), chunk_state: int = NO_ROWS
+    ) -> None:
         for number, file in enumerate(sorted(files)):
-            has_rows = NO_ROWS if file == TOAST else FIRST_VERSION + number
+            has_rows = chunk_state if file == TOAST else FIRST_VERSION + number
             if file in unselected:
-                has_rows = extract.NONE - number
+                has_rows = xid_states.NONE - number
             self.files.set(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
             self.extractor.set_xid_state(xid, state)
@@ -418,6 +474,8 @@ class Extraction:
         at = 0
         while at < len(block):
             at = self.extractor.extract(block.linear, tuples, arranged, *columns, at, len(block), pending_rows.NONE)
+            if at % 7 == 6:
+                found.append(self.extractor.chunks.take())
             found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
             found += self._taken(arranged if self.pending.is_arranged else tuples)
             if at % 2:
@@ -464,7 +522,7 @@ def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> Non
     for verb in (*DDL_VERBS, "index"):
         sessions.play(verb, 0)
     block = block_of(stream.raws)
-    for states in ({801: extract.KNOWN}, {801: extract.ORDINARY}):
+    for states in ({801: xid_states.KNOWN}, {801: xid_states.ORDINARY}):
         extraction = fast()
         extraction.know(set(), states)
         assert extraction.all_of(block)[0] == [4, False, pending_rows.NONE, 0]
@@ -481,15 +539,19 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     for at in data.draw(st.lists(st.integers(0, max(0, len(block.linear) - 1)), max_size=6)):
         if block.linear:
             block.linear[at] = data.draw(st.integers(0, 255))
-    some_states = st.integers(0, 2) | st.sampled_from([extract.SEES_OWN * 801, extract.SEES_OWN * 802])
+    some_states = st.integers(0, 2) | st.sampled_from([xid_states.SEES_OWN * 801, xid_states.SEES_OWN * 802])
     states = data.draw(st.dictionaries(st.integers(801, 830), some_states, max_size=20))
     own_keys = st.tuples(st.sampled_from([801, 802]), st.sampled_from([ACCOUNT, LEDGER, TOAST, HEAP]))
     own_files = data.draw(st.dictionaries(own_keys, st.integers(-9, 9), max_size=8))
     complete_from = data.draw(st.sampled_from([-1, 803, (1 << 31) + 802]))
     twins = fast(complete_from), slow(complete_from)
     unselected = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
+    chunk_state = data.draw(st.sampled_from([NO_ROWS, HAS_CHUNKS, HAS_CHUNKS]))
+    layouts = data.draw(st.sets(st.integers(0, 3), min_size=2))
     for twin in twins:
-        twin.know(files, states, unselected)
+        twin.know(files, states, unselected, chunk_state)
+        for number in layouts:
+            twin.extractor.chunks.set_layout(number, (8, -1), (8, 4))
         for (top, file), state in own_files.items():
             twin.files.set_own(top, 1663, DATABASE, file, state)
     assert twins[0].all_of(block) == twins[1].all_of(block)
