@@ -1,10 +1,10 @@
 """The fast path from a block of records to row entries: no object for each ordinary record.
 
 Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has no TOASTed
-value to reassemble except those whose chunks are in the same block. Any other record stops the loop, and `Decoder.decode` processes it: the rules are defined there
-once, and this module has only their ordinary case. Two tables control the loop: the relation version of each file, and
-which xids are ordinary. A transaction that has changed a catalog sees versions of its own: only the files whose version
-it was told for that transaction are known.
+value to reassemble, except values whose chunks are in the same block (`held_chunks`). Any other record stops the loop,
+and `Decoder.decode` processes it: the rules are defined there once, and this module has only their ordinary case. Two
+tables control the loop: the relation version of each file, and which xids are ordinary. A transaction that has changed
+a catalog sees versions of its own: only the files whose version it was told for that transaction are known.
 
 A transaction that begins here is pending (`pending_rows`), with its subtransactions (`pending_children`). It commits
 here as well if its commit record has only time, database and these subtransactions. The same kind of commit of a
@@ -271,13 +271,13 @@ class RowExtractor(XidStates):
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
-    def process_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
+    def process_heap(  # noqa: PLR0911 - one for each kind of record
+        self, begin: int, length: int, rmgr: int, info: int, state: int
+    ) -> int:
         """Process a heap record."""
         opcode = info & OPCODE
         is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_INPLACE)
-        if is_special or not self.parts.read(begin, length) or (
-            self.parts.top != 0 and not self.can_join(state)
-        ):
+        if is_special or not self.parts.read(begin, length) or (self.parts.top != 0 and not self.can_join(state)):
             return 0
         known = self.files.of(self.parts.spc, self.parts.db, self.parts.rel)
         if state == XID_PASSED_OVER:

@@ -14,10 +14,10 @@ cdef class HeldChunks:
     cdef const unsigned char[::1] linear
     cdef unsigned char[::1] joined
     cdef readonly Py_ssize_t size, left
-    cdef bint has_values
+    cdef bint has_values, has_nulls
     cdef IntegerMap layouts
     cdef int[::1] columns
-    cdef Py_ssize_t column_count, first, count
+    cdef Py_ssize_t column_count, first, count, layout, head, base, position, end
     cdef long long[::1] xids, records, values, numbers, starts, sizes
 
     cdef int begin(self, const unsigned char[::1] linear) except -1
@@ -42,11 +42,16 @@ cdef class HeldChunks:
     @cython.locals(at=Py_ssize_t)
     cdef Py_ssize_t find(self, long long xid, long long value) except? -2 nogil
 
-    @cython.locals(layout=Py_ssize_t, infomask="unsigned int", stored=Py_ssize_t, hoff=Py_ssize_t, bitmap=Py_ssize_t,
-                   base=Py_ssize_t, end=Py_ssize_t, head=Py_ssize_t, position=Py_ssize_t, index=Py_ssize_t,
-                   size=Py_ssize_t, mask=Py_ssize_t, is_variable=bint, is_null=bint, is_aligned=bint, chunk=Py_ssize_t)
+    @cython.locals(stored=Py_ssize_t, index=Py_ssize_t, byte="unsigned int")
     cdef Py_ssize_t join(self, long long xid, long long version, Py_ssize_t at, Py_ssize_t length,
                          bint consume) except -1 nogil
+
+    @cython.locals(stored=Py_ssize_t, hoff=Py_ssize_t, bitmap=Py_ssize_t, is_valid=bint)
+    cdef Py_ssize_t begin_row(self, long long version, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+
+    @cython.locals(size=Py_ssize_t, mask=Py_ssize_t, is_variable=bint, at=Py_ssize_t, first="unsigned int",
+                   chunk=Py_ssize_t, is_aligned=bint)
+    cdef int put_column(self, long long xid, Py_ssize_t index, bint consume) except -1 nogil
 
     @cython.locals(first="unsigned int", size=Py_ssize_t)
     cdef Py_ssize_t datum_size(self, Py_ssize_t at, Py_ssize_t end) except -1 nogil

@@ -22,11 +22,14 @@ try:
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy  # type: ignore[import-not-found]
-    from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32  # the same ones
-else:
+if not cython.compiled:
     from tidemark.wal.byte_readers import read_u16, read_u32
+else:
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.wal.byte_readers import (  # type: ignore[no-redef] # the same ones
+        read_u16,
+        read_u32,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +67,9 @@ class HeldChunks:
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.joined = bytearray(1)  # the last row that was joined
         self.size = 0  # of it
+        self.layout = self.head = 0  # its columns in `columns`; where its values begin
+        self.has_nulls = False
+        self.base = self.position = self.end = 0  # in the block, of the row as it was: values, next value, end
         self.has_values = False  # whether it is not simply the row as it was
         self.layouts = IntegerMap()  # from the number of a relation version plus 1 to its columns in `columns`
         self.columns = array("i", bytes(4 * 64))  # for each layout: how many columns; length and alignment of each
@@ -178,51 +184,57 @@ class HeldChunks:
                 return at
         return NO_CHUNK
 
-    def join(self, xid: int, version: int, at: int, length: int, consume: bool) -> int:  # noqa: FBT001, PLR0917
+    def join(self, xid: int, version: int, at: int, length: int, consume: bool) -> int:  # noqa: FBT001
         """Write a row with the values that are held to `joined`; return its length, 0 if it is not ordinary.
 
         `consume`: the chunks are used up.
         """
-        layout = self.layouts.get(version + 1)
+        stored = self.begin_row(version, at, length)
+        for index in range(stored):
+            byte = self.linear[at + PACKED_HEADER_SIZE + (index >> 3)] if self.has_nulls else 0xFF
+            if byte >> (index & 7) & 1 and not self.put_column(xid, index, consume):
+                return REFUSED
+        return self.size
+
+    def begin_row(self, version: int, at: int, length: int) -> int:
+        """Begin with a row's header; return the number of its columns, 0 with `size` 0 if it is not ordinary."""
+        self.layout = self.layouts.get(version + 1)
         self.size = 0
         self.has_values = False
-        if layout == 0:
-            return REFUSED
-        infomask = read_u16(self.linear, at + 2)
+        if self.layout == 0:
+            return 0
         stored = read_u16(self.linear, at) & COLUMN_COUNT_BITS
+        self.has_nulls = read_u16(self.linear, at + 2) & NULLS != 0
         hoff = self.linear[at + 4]
-        bitmap = (stored + 7) >> 3 if infomask & NULLS else 0
-        base = at + PACKED_HEADER_SIZE + hoff - TUPLE_HEADER_SIZE
-        end = at + length
-        if hoff & 7 or hoff < TUPLE_HEADER_SIZE + bitmap or base > end or stored > self.columns[layout - 1]:
-            return REFUSED
-        if not self.put(at, base - at):
-            return REFUSED
-        head = self.size
-        position = base
-        for index in range(stored):
-            is_null = bitmap > 0 and not self.linear[at + PACKED_HEADER_SIZE + (index >> 3)] >> (index & 7) & 1
-            if is_null:
-                continue
-            size = self.columns[layout + 2 * index]
-            mask = self.columns[layout + 2 * index + 1] - 1
-            is_variable = size == VARIABLE
-            if not is_variable or (position < end and self.linear[position] == 0):
-                position += (base - position) & mask
-            if is_variable:
-                size = self.datum_size(position, end)
-            if size <= 0 or size > end - position:
-                return REFUSED
-            chunk = NO_CHUNK
-            if is_variable and self.linear[position] == POINTER_BYTE:
-                chunk = self.find(xid, read_u32(self.linear, position + 10))
-            is_aligned = chunk != NO_CHUNK or not is_variable or not self.linear[position] & SHORT_BIT
-            if is_aligned and not self.pad((head - self.size) & mask):
-                return REFUSED
-            if not (self.put(position, size) if chunk == NO_CHUNK else self.put_value(chunk, position, consume)):
-                return REFUSED
-            position += size
-        return self.size
+        bitmap = (stored + 7) >> 3 if self.has_nulls else 0
+        self.base = at + PACKED_HEADER_SIZE + hoff - TUPLE_HEADER_SIZE
+        self.end = at + length
+        self.position = self.base
+        is_valid = hoff & 7 == 0 and hoff >= TUPLE_HEADER_SIZE + bitmap and self.base <= self.end
+        if not is_valid or stored > self.columns[self.layout - 1] or not self.put(at, self.base - at):
+            return 0
+        self.head = self.size
+        return stored
+
+    def put_column(self, xid: int, index: int, consume: bool) -> int:  # noqa: FBT001
+        """Append the next column that is not NULL; return 0 if it is not valid."""
+        size = self.columns[self.layout + 2 * index]
+        mask = self.columns[self.layout + 2 * index + 1] - 1
+        is_variable = size == VARIABLE
+        if not is_variable or (self.position < self.end and self.linear[self.position] == 0):
+            self.position += (self.base - self.position) & mask
+        if is_variable:
+            size = self.datum_size(self.position, self.end)
+        if size <= 0 or size > self.end - self.position:
+            return 0
+        at = self.position
+        self.position += size
+        first = self.linear[at]
+        chunk = self.find(xid, read_u32(self.linear, at + 10)) if is_variable and first == POINTER_BYTE else NO_CHUNK
+        is_aligned = chunk != NO_CHUNK or not is_variable or not first & SHORT_BIT
+        if is_aligned and not self.pad((self.head - self.size) & mask):
+            return 0
+        return self.put(at, size) if chunk == NO_CHUNK else self.put_value(chunk, at, consume)
 
     def datum_size(self, at: int, end: int) -> int:
         """Return the length of a datum, header included (`varlena.datum_length`); 0 if it is not valid."""

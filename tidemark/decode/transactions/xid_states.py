@@ -5,10 +5,10 @@ Cython compiles the module if a compiler is available (its `.pxd` has the types)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tidemark.decode.datum.lookup import IntegerMap
 from tidemark.decode.transactions.pending_children import PendingChildren
-from tidemark.decode.transactions.pending_rows import PendingRows
-from tidemark.decode.transactions.record_parts import RecordParts
 from tidemark.model import lsn as lsns
 from tidemark.wal.rmgr import xact
 
@@ -21,6 +21,10 @@ if not cython.compiled:
     from tidemark.wal.byte_readers import read_u32
 else:
     from cython.cimports.tidemark.wal.byte_readers import read_u32  # type: ignore[no-redef] # the same ones
+
+if TYPE_CHECKING:
+    from tidemark.decode.transactions.pending_rows import PendingRows
+    from tidemark.decode.transactions.record_parts import RecordParts
 
 UNKNOWN = 0  # xid state: top-level, unless its first record names a top-level xid
 KNOWN = 1  # xid state: its rows are not ordinary, its other records need no processing
