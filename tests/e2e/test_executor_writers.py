@@ -35,11 +35,13 @@ from tidemark.pipeline.landing.metrics import (
     EXECUTOR_LATE_JOBS,
     EXECUTOR_REFUSALS,
     EXECUTOR_SECONDS,
+    EXECUTOR_THRESHOLD_BYTES,
     PipelineMetrics,
 )
 from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, WrittenFiles
 from tidemark.pipeline.sinks.logshape import log_schema
 from tidemark.pipeline.sinks.steps import PackedRun, Rows, bounds_of
+from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, UnreadValues
@@ -105,6 +107,10 @@ def test_a_job_writes_the_rows_of_a_run_and_names_a_renumbered_outbox(tmp_path: 
         counted = {name: sample(metrics, name) for name in (EXECUTOR_FILES, EXECUTOR_BYTES, EXECUTOR_REFUSALS)}
         assert counted == {EXECUTOR_FILES: 1, EXECUTOR_BYTES: file.stat().st_size, EXECUTOR_REFUSALS: 0}
         assert sample(metrics, EXECUTOR_SECONDS) > 0
+        threshold = writers.bytes_min
+        for _ in range(10):
+            writers.record(RunWriter.EXECUTORS, threshold, 100.0)
+        assert threshold < writers.bytes_min == sample(metrics, EXECUTOR_THRESHOLD_BYTES)
         with pytest.raises(OutboxReplaced, match="and the query reads another"):
             writers.write(LogFiles(str(table), schema), run_of(outbox, "another"))
 

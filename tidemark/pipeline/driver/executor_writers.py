@@ -30,6 +30,7 @@ from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
+from tidemark.pipeline.sinks.write_costs import RunWriter, WriteCosts
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, read_batches
@@ -113,6 +114,7 @@ class ExecutorWriters:
         self._clock = clock or SystemClock()
         self._executors = executors or Executors(log, self._clock, time.sleep)
         self._refused = RefusedRuns()
+        self._costs = WriteCosts()
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, "tidemark-executors")
         self._spark: SparkSession | None = None
         self._paused_until_s = float("-inf")
@@ -128,6 +130,17 @@ class ExecutorWriters:
 
     def _is_paused(self) -> bool:
         return self._clock.monotonic_s() < self._paused_until_s
+
+    @property
+    def bytes_min(self) -> int:
+        """Return the least bytes of a run of which executors write the files."""
+        threshold = self._lake_config.executor_bytes_min or self._costs.threshold_bytes
+        self._metrics.executor_threshold_bytes.set(threshold)
+        return threshold
+
+    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
+        """Record how long it took to write a run into a log."""
+        self._costs.record(writer, byte_count, seconds)
 
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
         """Let the executors write the files of a run; None if the driver has to write it."""

@@ -34,6 +34,7 @@ EXECUTOR_FILES = "tidemark_pipeline_executor_files_total"
 EXECUTOR_BYTES = "tidemark_pipeline_executor_bytes_total"
 EXECUTOR_SECONDS = "tidemark_pipeline_executor_seconds_total"
 EXECUTOR_REFUSALS = "tidemark_pipeline_executor_refusals_total"
+EXECUTOR_THRESHOLD_BYTES = "tidemark_pipeline_executor_threshold_bytes"
 EXECUTOR_LATE_JOBS = "tidemark_pipeline_executor_late_jobs_total"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
@@ -111,6 +112,10 @@ class PipelineMetrics:
         )
         self.executor_refusals = self._counter(
             EXECUTOR_REFUSALS, "Runs that executors read and did not write, because they have to be merged."
+        )
+        self.executor_threshold_bytes = self._gauge(
+            EXECUTOR_THRESHOLD_BYTES,
+            "Bytes of a table in a portion from which executors write them, by the measured times; 0: no executors.",
         )
         self.executor_late_jobs = self._counter(
             EXECUTOR_LATE_JOBS, "Jobs that did not end before their deadline: the driver wrote their files."
