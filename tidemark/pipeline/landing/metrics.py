@@ -39,6 +39,7 @@ EXECUTOR_LATE_JOBS = "tidemark_pipeline_executor_late_jobs_total"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
 MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
+MAINTENANCE_FAILING_SECONDS = "tidemark_pipeline_maintenance_failing_seconds"
 MAINTENANCE_RUNNING = "tidemark_pipeline_maintenance_running"
 
 
@@ -126,6 +127,11 @@ class PipelineMetrics:
         )
         self.maintenance_failures = self._counter(
             MAINTENANCE_FAILURES, "Steps of maintenance that failed, and are repeated later."
+        )
+        self.maintenance_failing_seconds = self._gauge(
+            MAINTENANCE_FAILING_SECONDS,
+            "How long the maintenance of a table has failed, the longest time of all; also after it ended by an error. "
+            "0: none fails.",
         )
         self.maintenance_running = self._gauge(MAINTENANCE_RUNNING, "1 while the maintenance of tables runs.")
 
