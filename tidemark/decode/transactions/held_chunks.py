@@ -34,7 +34,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COLUMNS = 6
+CHUNK_COLUMNS = 6
 LAYOUT_INTEGERS_MAX = 1 << 20  # two for each column of each layout; above it all are forgotten
 NONE = -1  # no chunk
 
@@ -74,7 +74,7 @@ class HeldChunks:
         self.layouts = IntegerMap()  # from the number of a relation version plus 1 to its columns in `columns`
         self.columns = array("i", bytes(4 * 64))  # for each layout: how many columns; length and alignment of each
         self.column_count = 0
-        rows = [array("q", bytes(8 * RECORDS_MAX)) for _ in range(COLUMNS)]
+        rows = [array("q", bytes(8 * RECORDS_MAX)) for _ in range(CHUNK_COLUMNS)]
         self.xids, self.records, self.values, self.numbers, self.starts, self.sizes = rows  # xid 0: joined, forgotten
         self.first = 0  # before it, none is left
         self.count = 0
