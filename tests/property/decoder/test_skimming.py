@@ -1,7 +1,8 @@
 """Decoding by blocks equals decoding record by record, with any block boundaries; and the twins agree."""
 
+import struct
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
@@ -10,10 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.forged.forged_records import (
-    block_of,
-    reported,
-)
+from tests.support.forged.forged_records import Wal, block_of, external, packed_chunk, reported
 from tests.support.forged.forged_sessions import (
     ACCOUNT,
     DDL_STEPS,
@@ -22,18 +20,20 @@ from tests.support.forged.forged_sessions import (
     LEDGER,
     STEPS,
     TOAST,
+    TOAST_TABLE,
     Sessions,
     new_wal,
     played,
 )
-from tests.support.forged.groups import DATABASE
+from tests.support.forged.groups import DATABASE, relation
 from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum import lookup, row_entries
+from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.transactions import extract, file_versions, pending_rows, xid_states
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.file_versions import FIRST_VERSION, HAS_CHUNKS, NO_ROWS
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import Lsn, Oid
 from tidemark.wal.page import RecordBlock
 
 slow_lookup = interpreted("tidemark.decode.datum.lookup")
@@ -386,3 +386,21 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[
     within = [module.rows_within(entries, 0, count, space) for space in (0, 1, total // 2, total + 1)]
     selected = [module.has_selected(entries, row, count) for row in range(count + 1)]
     return [count, moved, total, within, row_counts, next_row, *letters, *columns, *put, selected]
+
+
+@pytest.mark.parametrize("extraction", [fast, slow])
+def test_a_row_that_repeats_a_value_leaves_space_for_the_rows_after_it(extraction: Callable[[], Extraction]) -> None:
+    note = relation().columns[1]
+    stream = Wal(replace(relation(), columns=(note, note)), TOAST_TABLE)
+    stream.insert(801, TOAST, packed_chunk(77, 0, bytes(1000)))
+    pointer = external(ExternalPointer(1004, 1000, 0, Oid(77), Oid(TOAST)))
+    stream.insert(801, ACCOUNT, struct.pack("<HHBx", 2, 4, 24) + pointer * 2)
+    stream.insert(801, ACCOUNT, struct.pack("<HHBxI", 2, 2, 24, 1004 << 2) + bytes(1000) + b"\x03")
+    block = block_of(stream.raws)
+    extractor = extraction()
+    extractor.know({ACCOUNT, TOAST}, {}, chunk_state=HAS_CHUNKS)
+    extractor.extractor.chunks.set_layout(0, (-1, -1), (4, 4))
+    tuples, arranged = bytearray(len(block.linear)), bytearray(len(block.linear))
+    columns = (block.lsns, block.ends, block.xids, block.rmgrs, block.infos, block.offsets, block.lengths)
+    at = extractor.extractor.extract(block.linear, tuples, arranged, *columns, 0, 3, pending_rows.NONE)
+    assert (at, extractor.pending.row_count, len(tuples)) == (1, 0, len(block.linear))

@@ -104,6 +104,8 @@ cdef class RowExtractor(XidStates):
                    size=Py_ssize_t, new_at=Py_ssize_t)
     cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
 
+    cdef inline int has_bytes(self, Py_ssize_t size) except -1 nogil
+
     cdef inline int owns_chunks(self, long long relation, Py_ssize_t at) except -1 nogil
 
     cdef inline int forget_chunks(self) except -1 nogil

@@ -494,7 +494,14 @@ class RowExtractor(XidStates):
             if write:
                 self.add(self.insert_op, BEFORE_NONE, relation, new_at, size, 0, NO_TUPLE)
             at += length
-        return 1 if at == stop and (write or self.pending.has_bytes(joined + self.parts.data_length)) else 0
+        return 1 if at == stop and (write or self.has_bytes(joined + self.parts.data_length)) else 0
+
+    def has_bytes(self, size: int) -> int:
+        """Return whether tuples of so many bytes leave space for the tuples of the block's other records.
+
+        They do, unless the row of a forged record repeats a value.
+        """
+        return self.pending.has_bytes(size + len(self.linear) - self.parts.end)
 
     def owns_chunks(self, relation: int, at: int) -> int:
         """Return whether a row of a selected relation can point to values whose chunks are held."""
@@ -522,7 +529,7 @@ class RowExtractor(XidStates):
         """Add a row with its values whose chunks are held; return 0 if these are not what the row points to."""
         if self.chunks.left > 0 and self.owns_chunks(relation, new_at):
             size = self.chunks.join(self.xid, relation, new_at, new_length, False)
-            if size == 0 or not self.pending.has_bytes(size + self.parts.main_length):
+            if size == 0 or not self.has_bytes(size + self.parts.main_length):
                 return 0
             if self.chunks.has_values:
                 new_at = JOINED_ROW
