@@ -1,31 +1,47 @@
 """Jobs of Spark that write the files of a run, on a local session: what they write, and why they fail."""
 
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Lock
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
+from tests.support.processes.spark_process import wait_for
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.engine.ports import Clock
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.pipeline.driver import executor_writers
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.driver.executor_writers import SKIPPED_MAX, ExecutorWriters, RefusedRuns
+from tidemark.pipeline.driver.executors import DYNAMIC, WITHOUT_S, Executors
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.landing.metrics import (
     EXECUTOR_BYTES,
     EXECUTOR_FILES,
+    EXECUTOR_LATE_JOBS,
     EXECUTOR_REFUSALS,
     EXECUTOR_SECONDS,
+    EXECUTOR_THRESHOLD_BYTES,
     PipelineMetrics,
 )
-from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles
+from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, WrittenFiles
 from tidemark.pipeline.sinks.logshape import log_schema
-from tidemark.pipeline.sinks.steps import PackedRun, bounds_of
+from tidemark.pipeline.sinks.steps import PackedRun, Rows, bounds_of
+from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, UnreadValues
@@ -34,11 +50,31 @@ from tidemark.wire.values import ValueKind
 RUNS, REFUSED = 10, 3  # the runs 1, 3 and 6 are read; 1, 2 and 4 of the next ones are skipped
 
 
-class LocalWriters(ExecutorWriters):
-    """Writers whose executor is the local session itself, which Spark does not count."""
+class LocalExecutors(Executors):
+    """The executor is the local session itself, which Spark does not count."""
 
-    def _count(self) -> int:
+    def count(self) -> int:
         return 1
+
+
+class ClockOf(SystemClock):
+    """The real clock, which a condition puts forward."""
+
+    def __init__(self, ahead_s: Callable[[], float]) -> None:
+        self._ahead_s = ahead_s
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self._ahead_s()
+
+
+def local_writers(
+    source: SourceOptions, lake: Path, metrics: PipelineMetrics, spark: SparkSession, clock: Clock | None = None
+) -> ExecutorWriters:
+    log, used = get_log("test"), clock or SystemClock()
+    executors = LocalExecutors(log, used, time.sleep)
+    writers = ExecutorWriters(source, str(lake), DEFAULT_LAKE, log, metrics, clock=used, executors=executors)
+    writers.attach(spark)
+    return writers
 
 
 def run_of(outbox: OutboxReader, outbox_id: str) -> PackedRun:
@@ -59,8 +95,7 @@ def test_a_job_writes_the_rows_of_a_run_and_names_a_renumbered_outbox(tmp_path: 
     table.mkdir()
     source = SourceOptions.parse({"state": str(folder.root)})
     metrics = PipelineMetrics("test")
-    writers = LocalWriters(source, str(tmp_path), DEFAULT_LAKE, get_log("test"), metrics)
-    writers.attach(spark)
+    writers = local_writers(source, tmp_path, metrics, spark)
     with OutboxReader.open(folder) as outbox:
         run = run_of(outbox, outbox.outbox_id)
         ((_, batch),) = run.batches
@@ -72,6 +107,10 @@ def test_a_job_writes_the_rows_of_a_run_and_names_a_renumbered_outbox(tmp_path: 
         counted = {name: sample(metrics, name) for name in (EXECUTOR_FILES, EXECUTOR_BYTES, EXECUTOR_REFUSALS)}
         assert counted == {EXECUTOR_FILES: 1, EXECUTOR_BYTES: file.stat().st_size, EXECUTOR_REFUSALS: 0}
         assert sample(metrics, EXECUTOR_SECONDS) > 0
+        threshold = writers.bytes_min
+        for _ in range(10):
+            writers.record(RunWriter.EXECUTORS, threshold, 100.0)
+        assert threshold < writers.bytes_min == sample(metrics, EXECUTOR_THRESHOLD_BYTES)
         with pytest.raises(OutboxReplaced, match="and the query reads another"):
             writers.write(LogFiles(str(table), schema), run_of(outbox, "another"))
 
@@ -89,8 +128,7 @@ def test_runs_that_have_to_be_merged_are_not_given_to_executors_again_and_again(
     feed(folder.root, RandomTables(1).groups(4))
     metrics = PipelineMetrics("test")
     source = SourceOptions.parse({"state": str(folder.root)})
-    writers = LocalWriters(source, str(tmp_path), DEFAULT_LAKE, get_log("test"), metrics)
-    writers.attach(spark)
+    writers = local_writers(source, tmp_path, metrics, spark)
     with OutboxReader.open(folder) as outbox:
         run = run_of(outbox, outbox.outbox_id)
         for _ in range(RUNS):
@@ -110,16 +148,142 @@ def test_a_run_that_executors_wrote_ends_the_pause_of_its_table_and_of_no_other(
     assert [refused.skips("one") for _ in range(3)] == [True, False, False]
 
 
-def test_a_cluster_without_executors_is_reported_and_the_driver_writes(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+@dataclass(frozen=True, slots=True, eq=False)
+class HungFiles(LogFiles):
+    """A log whose files are written, by an executor that then hangs in a system call: nobody writes to the pipe."""
+
+    pipe: str
+
+    def write(self, rows: Rows) -> WrittenFiles | None:
+        written = LogFiles.write(self, rows)
+        Path(f"{self.pipe}.pid").write_text(str(os.getpid()), encoding="ascii")
+        with Path(self.pipe).open(encoding="ascii"):
+            return written
+
+
+def test_the_driver_gets_the_run_of_an_executor_that_hangs_and_the_vacuum_its_files(
+    tmp_path: Path, spark: SparkSession
 ) -> None:
-    folder = StateFolder(tmp_path / "state")
+    folder, table, pipe = StateFolder(tmp_path / "state"), tmp_path / "log", tmp_path / "pipe"
     make_state(folder.root)
-    monkeypatch.setattr(executor_writers, "WITHOUT_S", 0.0)
+    feed(folder.root, RandomTables(1).groups(4))
+    os.mkfifo(pipe)
+    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
+    ahead_s = 0.0
+    hangs = Path(f"{pipe}.pid")
+    clock = ClockOf(lambda: ahead_s + (DEFAULT_LAKE.executor_job_s if hangs.exists() else 0.0))
+    writers = local_writers(source, tmp_path, metrics, spark, clock)
+    with OutboxReader.open(folder) as outbox, capture_logs() as lines:
+        run = run_of(outbox, outbox.outbox_id)
+        schema = log_schema(run.relation, run.batches[0][1].rows.schema.field("_after").type)
+        log = LakeTable(str(table), "app")
+        log.create(schema, NOTHING)
+        assert writers.write(HungFiles(str(table), schema, str(pipe)), run) is None
+        assert not writers.are_there(), "the driver writes all runs for a while"
+        assert writers.write(LogFiles(str(table), schema), run) is None
+        assert sample(metrics, EXECUTOR_LATE_JOBS) == 1
+        ahead_s = DEFAULT_LAKE.executor_job_s
+        assert writers.are_there()
+        assert writers.write(LogFiles(str(table), schema), run) is not None
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+        "executors are late: the driver writes the files itself"
+    ]
+    late, written = sorted(table.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+    assert not DeltaTable(str(table)).file_uris(), "neither of them is committed"
+    wait_for(lambda: not is_running(int(hangs.read_text())), "the end of the executor that hangs", lambda: "")
+    os.utime(late, (0, 0))
+    assert delete_unused_files(str(table), 1, 0, 10, Lock()) == 1
+    assert list(table.glob("*.parquet")) == [written]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class StandingClock(SystemClock):
+    """A clock that only waiting puts forward."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self._now_s
+
+    def wait(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+def test_a_cluster_without_executors_is_reported_and_the_driver_writes(spark: SparkSession) -> None:
+    clock = StandingClock()
     with capture_logs() as lines:
-        source = SourceOptions.parse({"state": str(folder.root)})
-        writers = ExecutorWriters(source, str(tmp_path), DEFAULT_LAKE, get_log("test"), PipelineMetrics("test"))
-        writers.attach(spark)
-        assert not writers.are_there()
-        assert not writers.are_there()
+        executors = Executors(get_log("test"), clock, clock.wait)
+        executors.attach(spark)
+        assert not executors.are_there()
+        assert clock.monotonic_s() == WITHOUT_S
+        assert not executors.are_there()
+        assert clock.monotonic_s() == WITHOUT_S, "it waits once"
     assert [line["event"] for line in lines] == ["spark has no executors: the driver writes all files itself"]
+
+
+class AllocatedExecutors(Executors):
+    """Executors that Spark starts for a task, and ends when they are idle."""
+
+    tasks = idle = 0
+
+    def run_empty_task(self, spark: SparkSession) -> None:
+        super().run_empty_task(spark)
+        self.tasks += 1
+
+    def count(self) -> int:
+        return self.tasks - self.idle
+
+
+class AwaitedExecutors(Executors):
+    """Executors that a cluster without free cores does not start."""
+
+    requests = 0
+    released = Event()
+
+    def count(self) -> int:
+        return 0
+
+    def run_empty_task(self, _spark: SparkSession) -> None:
+        self.requests += 1
+        self.released.wait()
+
+
+@pytest.fixture
+def dynamic(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session with dynamic allocation, as far as its settings say: a local one has no executors."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark.sparkContext, "getConf", lambda: SparkConf(loadDefaults=False).set(DYNAMIC, "true"))
+        yield spark
+
+
+def test_executors_that_spark_allocates_as_needed_are_requested_each_time_that_they_have_gone(
+    dynamic: SparkSession,
+) -> None:
+    executors = AllocatedExecutors(get_log("test"), SystemClock(), time.sleep)
+    executors.attach(dynamic)
+    for _ in range(2):
+        executors.idle += executors.count()
+        assert executors.are_there()
+        assert executors.are_there()
+        assert executors.count() == 1
+
+
+def test_executors_are_requested_once_while_a_cluster_has_none_to_give(dynamic: SparkSession) -> None:
+    clock = StandingClock()
+    executors = AwaitedExecutors(get_log("test"), clock, clock.wait)
+    executors.attach(dynamic)
+    try:
+        assert not executors.are_there()
+        assert not executors.are_there()
+    finally:
+        executors.released.set()
+    assert executors.requests == 1
+    assert clock.monotonic_s() == WITHOUT_S, "it waits once"

@@ -24,6 +24,7 @@ from tidemark.model.errors import ExitCode
 WROTE = "executors wrote a run"
 WITHOUT = "spark has no executors: the driver writes all files itself"
 ROWS = 60_000  # about 15 MB of values
+EXECUTOR_BYTES = 8 << 20  # not measured: the executors share the cores of the driver here
 INSERT = "INSERT INTO account SELECT n, repeat(md5(n::text), 6) FROM generate_series({}, {}) n"
 pytestmark = [
     pytest.mark.slow,
@@ -101,7 +102,8 @@ def test_executors_write_large_runs_once_while_worker_master_and_server_end(
         server = ExitStack()
         stack.callback(server.close)
         server.enter_context(served_outbox(state, "--listen", listen, **certificate.settings))
-        pipeline = other.start("--master", spark.url, SPARK_LOCAL_IP="127.0.0.1")
+        settings = {"SPARK_LOCAL_IP": "127.0.0.1", "TIDEMARK_LAKE__EXECUTOR_BYTES_MIN": str(EXECUTOR_BYTES)}
+        pipeline = other.start("--master", spark.url, **settings)
         stack.callback(end, pipeline)
 
         def wait_until_equal(what: str) -> None:

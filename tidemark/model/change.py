@@ -73,6 +73,11 @@ class GivenRows(Protocol):
         ...
 
     @property
+    def byte_count(self) -> int:
+        """Return about how many bytes the rows have."""
+        ...
+
+    @property
     def first(self) -> Position:
         """Return the position of the first row."""
         ...
@@ -96,6 +101,11 @@ class RowsMessage:
     row_count: int
     first: Position  # of the rows
     last: Position
+
+    @property
+    def byte_count(self) -> int:
+        """Return the size of the message."""
+        return len(self.message)
 
     def unpacked(self) -> pa.RecordBatch:
         """Return the record batch; its columns are views of the message."""

@@ -15,13 +15,11 @@ from tidemark_ctl.views.render import Tree, show
 PROGRAM = "tidemark.pipeline.replay.program"
 
 
-def replay(
-    lake: str, config: Path | None, *, table: str, moment: Lsn | CommitTime, target: Path, as_json: bool
-) -> None:
+def replay(lake: str, config: Path | None, *, table: str, moment: Lsn | CommitTime, target: str, as_json: bool) -> None:
     """Run the command."""
     SPARK.require()
     at = str(moment) if isinstance(moment, CommitTime) else format_lsn(moment)
-    status, out = _run([sys.executable, "-m", PROGRAM, lake, str(config or ""), table, at, str(target)])
+    status, out = _run([sys.executable, "-m", PROGRAM, lake, str(config or ""), table, at, target])
     if status != ExitCode.SUCCESS or not out:
         sys.exit(status or ExitCode.INTERNAL)
     report: dict[str, Tree] = json.loads(out)

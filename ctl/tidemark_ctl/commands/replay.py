@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import PATH, config_option, json_option, lake_option, lsn_or_time
+from tidemark_ctl.options import LAKE, config_option, json_option, lake_option, lsn_or_time
 
 
 @click.command()
@@ -11,7 +11,13 @@ from tidemark_ctl.options import PATH, config_option, json_option, lake_option, 
 @config_option
 @click.option("--table", required=True, help="schema.table or database.schema.table, or the table's folder below LAKE.")
 @click.option("--at", "moment", type=lsn_or_time, required=True, help="An LSN, or a time (ISO 8601 with zone).")
-@click.option("--to", "target", type=PATH, required=True, help="The folder of the result, which must not exist.")
+@click.option(
+    "--to",
+    "target",
+    type=LAKE,
+    required=True,
+    help="A new folder, or s3://BUCKET/PREFIX without objects.",
+)
 @json_option
 @deferred("replay.replay")
 def replay() -> None:

@@ -5,7 +5,7 @@
     wide    UPDATEs of --rows / 10 rows of 16 mixed columns
 
 and, only by --workload, COPY and DDL that writes as many rows (copy, copy_truncated, copy_created, create_as, rewrite),
-INSERT ... ON CONFLICT (upsert) and rows stored out of line (large).
+INSERT ... ON CONFLICT (upsert), and values stored out of line (large, toasted) or in their rows (inline).
 
 Each trial is a whole process over the same range of WAL; the order changes with each round. Tidemark decodes segment
 files to Arrow batches and discards them; pg_recvlogical receives text from a walsender and discards it; pg_waldump only

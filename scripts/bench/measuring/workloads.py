@@ -164,6 +164,32 @@ def _insert_large(_cluster: Cluster, session: Session, rows: int) -> int:
     return count
 
 
+def _prepare_toasted(_cluster: Cluster, session: Session, rows: int) -> None:
+    count = max(1, rows // LARGE_SHARE)
+    for name in ("large", "toasted"):
+        sql(session, f"CREATE TABLE {name} (id bigint PRIMARY KEY, stored text, compressed text)")
+        sql(session, f"ALTER TABLE {name} ALTER COLUMN stored SET STORAGE EXTERNAL")
+    compressed = "SELECT string_agg(md5((n * i)::text) || 'xxxxxxxx', '') FROM generate_series(1, 200) i"
+    texts = f"repeat(md5(n::text), 160), ({compressed})"
+    sql(session, f"INSERT INTO large SELECT n, {texts} FROM generate_series(1, {count}) n")
+
+
+def _copy_toasted(cluster: Cluster, session: Session, rows: int) -> int:
+    copied = cluster.data.parent / f"{session.info.dbname}.rows"
+    sql(session, f"COPY large TO '{copied}'")
+    sql(session, f"COPY toasted FROM '{copied}'")
+    copied.unlink()
+    return max(1, rows // LARGE_SHARE)
+
+
+def _prepare_inline(cluster: Cluster, session: Session, rows: int) -> None:
+    _prepare_toasted(cluster, session, 1)
+    sql(session, "ALTER TABLE large ALTER COLUMN stored SET STORAGE PLAIN")
+    sql(session, "ALTER TABLE toasted ALTER COLUMN stored SET STORAGE PLAIN")
+    texts = "repeat(md5(n::text), 64)"
+    sql(session, f"INSERT INTO large SELECT n + 1, {texts}, NULL FROM generate_series(1, {rows // LARGE_SHARE * 5}) n")
+
+
 def _prepare_view(_cluster: Cluster, session: Session, rows: int) -> None:
     sql(session, CREATE_NARROW)
     sql(session, INSERT_NARROW.format(rows=rows))
@@ -188,6 +214,8 @@ def _rewrite(_cluster: Cluster, session: Session, rows: int) -> int:
 OTHER_WORKLOADS: Mapping[str, Workload] = {
     "upsert": Workload("one INSERT ... ON CONFLICT of new rows, five columns", _prepare_narrow, _upsert),
     "large": Workload("one INSERT of texts of 10 kB, stored out of line", _prepare_large, _insert_large),
+    "toasted": Workload("one COPY of texts stored out of line, compressed and not", _prepare_toasted, _copy_toasted),
+    "inline": Workload("one COPY of texts of 2 kB, stored in their rows", _prepare_inline, _copy_toasted),
     "inserts": Workload("INSERTs of 20,000 rows of five columns", _prepare_narrow, _insert_in_parts),
     "copy": Workload("one COPY of five columns", _prepare_copied, _copy_rows()),
     "copy_truncated": Workload(

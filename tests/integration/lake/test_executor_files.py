@@ -18,17 +18,19 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.landing import portions
 from tidemark.pipeline.landing.feed import Feed
-from tidemark.pipeline.landing.portions import feeds
+from tidemark.pipeline.landing.portions import Writers, feeds
 from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
+from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import ValueHeader
 
 GROUPS = 40
 PORTION = 30_000  # bytes: several groups
+ALL = Writers(lambda: True, 1)
+LARGE = 8 << 20  # bytes: more than all tables have
 CRASHES = (3, 8, 13, 21, 34)  # at which failpoint of each attempt
 
 
@@ -38,6 +40,11 @@ class WritersHere:
     def __init__(self) -> None:
         self.written: list[type[TargetFiles]] = []
         self.refused = 0
+        self.bytes_of = Counter[RunWriter]()
+
+    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
+        assert seconds > 0
+        self.bytes_of[writer] += byte_count
 
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
         parts = [target.write(run_of_rows([value])) for value in run.batches]
@@ -57,13 +64,7 @@ def given_rows(portion: Feed) -> list[object]:
     return [item.given for _, item in portion.lake_batch.items if isinstance(item, ChangeBatch)]
 
 
-@pytest.fixture
-def all_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions, "UNREAD_BYTES", 1)
-
-
 @pytest.mark.feature("L06")
-@pytest.mark.usefixtures("all_unread")
 @pytest.mark.parametrize("seed", range(3))
 def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path: Path, seed: int) -> None:
     folder, crash_points = StateFolder(tmp_path / "state"), iter(CRASHES)
@@ -78,7 +79,7 @@ def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path:
             arm(crash)
             try:
                 lake = lake_of(tmp_path / "lake", writers)
-                for portion in feeds(outbox, outbox.outbox_id, after, outbox.head(), PORTION, has_writers=lambda: True):
+                for portion in feeds(outbox, outbox.outbox_id, after, outbox.head(), PORTION, writers=ALL):
                     lake.apply(portion.lake_batch)
             except Crash:
                 crashes += 1
@@ -87,6 +88,7 @@ def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path:
             after = Sequence(lake_of(tmp_path / "lake", writers).positions.applied.sequence)
     assert crashes == len(CRASHES)
     assert {LogFiles, ReplicaFiles} <= set(writers.written)
+    assert writers.bytes_of[RunWriter.EXECUTORS] > 0
     assert writers.refused > 0, "runs with updates are merged here"
     for table in world.tables:
         at = folder_of(table.relation)
@@ -95,15 +97,17 @@ def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path:
         assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
 
 
-@pytest.mark.usefixtures("all_unread")
 def test_without_writers_each_row_is_read_before_the_portion_is_written(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path / "state")
     make_state(folder.root)
     feed(folder.root, RandomTables(1).groups(GROUPS))
     with OutboxReader.open(folder) as outbox:
         given = (outbox, outbox.outbox_id, NO_SEQUENCE, outbox.head())
-        (read,), (left,) = feeds(*given), feeds(*given, has_writers=lambda: False)
-        (unread,) = feeds(*given, has_writers=lambda: True)
+        (read,), (left,) = feeds(*given), feeds(*given, writers=Writers(lambda: False, 1))
+        (unread,) = feeds(*given, writers=ALL)
+    writers = WritersHere()
+    lake_of(tmp_path / "lake", writers).apply(read.lake_batch)
+    assert {writer for writer, found in writers.bytes_of.items() if found} == {RunWriter.DRIVER}
     assert [number for number, _ in unread.lake_batch.items] == [number for number, _ in read.lake_batch.items]
     assert [repr(type(item)) for _, item in left.lake_batch.items] == [
         repr(type(item)) for _, item in read.lake_batch.items
@@ -143,29 +147,25 @@ def counted(tmp_path: Path) -> Iterator[CountedOutbox]:
 
 
 def test_a_small_portion_is_read_without_headers(counted: CountedOutbox) -> None:
-    (portion,) = feeds(counted, counted.outbox_id, NO_SEQUENCE, counted.head(), has_writers=lambda: True)
+    (portion,) = feeds(counted, counted.outbox_id, NO_SEQUENCE, counted.head(), writers=Writers(lambda: True, LARGE))
     assert all(isinstance(given, pa.RecordBatch) for given in given_rows(portion))
     assert counted.requests == {"plan": 1, "read": 1}
 
 
-def test_a_group_with_more_bytes_than_a_small_portion_is_left_unread(
-    counted: CountedOutbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_with_more_bytes_than_a_small_portion_is_left_unread(counted: CountedOutbox) -> None:
     """The plan of a portion has at least one group, of any size."""
     end = counted.plan(NO_SEQUENCE, 1)
-    monkeypatch.setattr(portions, "UNREAD_BYTES", 1)
     given = (counted, counted.outbox_id, NO_SEQUENCE, end)
-    (portion,) = feeds(*given, has_writers=lambda: True)
+    (portion,) = feeds(*given, writers=ALL)
     assert given_rows(portion)
     assert not any(isinstance(given, pa.RecordBatch) for given in given_rows(portion))
-    (read,) = feeds(*given, has_writers=lambda: False)
+    (read,) = feeds(*given, writers=Writers(lambda: False, 1))
     assert all(isinstance(given, pa.RecordBatch) for given in given_rows(read))
 
 
-@pytest.mark.usefixtures("all_unread")
 def test_the_unread_values_of_a_table_are_read_by_one_request_when_they_are_needed(counted: CountedOutbox) -> None:
     given = (counted, counted.outbox_id, NO_SEQUENCE, counted.head())
-    (unread,), (read,) = feeds(*given, has_writers=lambda: True), feeds(*given)
+    (unread,), (read,) = feeds(*given, writers=ALL), feeds(*given)
     counted.requests.clear()
     tables = set()
     for (_, item), (_, expected) in zip(unread.lake_batch.items, read.lake_batch.items, strict=True):

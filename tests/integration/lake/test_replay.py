@@ -23,6 +23,7 @@ from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import LsnMoment, Moment, TimeMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused, TargetExists
 from tidemark.pipeline.replay.replaying import replay
+from tidemark.pipeline.replay.result_target import FolderTarget
 from tidemark.pipeline.sinks.changelog import expire_rows
 from tidemark.pipeline.sinks.sinks import Lake
 
@@ -43,7 +44,7 @@ def replayed(root: Path, at: int | Moment, to: Path, rows_max: int = 3) -> Rows:
     lake = OpenedLake(str(root))
     table = lake.positions.tables[DATABASE, RELATION]
     moment = LsnMoment(Lsn(at)) if isinstance(at, int) else at
-    done = replay(lake, table, moment, to, rows_max)
+    done = replay(lake, table, moment, FolderTarget(to), rows_max)
     rows = DeltaTable(str(to)).to_pyarrow_table().to_pylist()
     assert len(rows) == done.rows
     return sorted(rows, key=repr)

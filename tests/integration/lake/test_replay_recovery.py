@@ -20,6 +20,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import TimeMoment
 from tidemark.pipeline.replay.replaying import replay
+from tidemark.pipeline.replay.result_target import FolderTarget
 
 TABLES = ("keyed", "keyless", "parts")
 TABLES_DDL = """
@@ -148,7 +149,7 @@ def test_a_replay_equals_point_in_time_recovery_at_twenty_random_times(new_clust
             expected = recovered(standby, database, at)
             for table in TABLES:
                 to = tmp_path / f"{table}-{number}"
-                replay(opened, opened.find(f"public.{table}"), TimeMoment(at), to)
+                replay(opened, opened.find(f"public.{table}"), TimeMoment(at), FolderTarget(to))
                 assert without_tableoid(to) == expected[table], (table, str(at))
         arguments = ("replay", "--lake", str(lake), "--table", "public.keyed", "--to", str(tmp_path / "by-command"))
         early = cdcctl(*arguments, "--at", str(CommitTime(before_us)))

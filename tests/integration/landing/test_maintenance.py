@@ -1,7 +1,7 @@
 """Maintenance beside the stream: it changes no row, loses to the stream, and may be killed in each of its phases."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +13,11 @@ from tests.support.lakes.lakes import IDENTITY, Crash, batch, log_rows, replica_
 from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
+from tidemark.pipeline.delta_log.durability import sync_checkpoint
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
@@ -23,7 +26,12 @@ from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.landing import maintenance as maintenance_thread
 from tidemark.pipeline.landing.maintenance import Maintenance
-from tidemark.pipeline.landing.metrics import MAINTENANCE_CONFLICTS, MAINTENANCE_FAILURES, PipelineMetrics
+from tidemark.pipeline.landing.metrics import (
+    MAINTENANCE_CONFLICTS,
+    MAINTENANCE_FAILING_SECONDS,
+    MAINTENANCE_FAILURES,
+    PipelineMetrics,
+)
 from tidemark.pipeline.merge import clustering
 from tidemark.pipeline.sinks.sinks import Lake
 
@@ -274,6 +282,34 @@ def test_a_failing_checkpoint_is_repeated_later(tmp_path: Path, monkeypatch: pyt
         clock.now_s = now_s
         fed.maintenance.step()
         assert fed.count(MAINTENANCE_FAILURES) == failures, now_s
+        assert fed.count(MAINTENANCE_FAILING_SECONDS) == now_s, "other work succeeded"
+    monkeypatch.setattr(maintenance_thread, "sync_checkpoint", sync_checkpoint)
+    clock.now_s = 100.0
+    assert fed.count(MAINTENANCE_FAILING_SECONDS) == 100.0
+    fed.maintenance.step()
+    assert fed.count(MAINTENANCE_FAILING_SECONDS) == 0
+
+
+def test_maintenance_that_ends_by_an_error_counts_as_failing_until_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class BrokenCleanup(LogCleanup):
+        def run(self, written: Iterable[tuple[str, int]], removed_max: int = 0) -> int:  # noqa: ARG002 - as the base
+            raise KeyError("a table")
+
+    clock, metrics, log = MaintenanceClock(), PipelineMetrics("test"), get_log("test")
+    monkeypatch.setattr(maintenance_thread, "time", clock.module)
+    cleanup = BrokenCleanup(str(tmp_path), KEEP_S, log)
+    maintenance = Maintenance(LakeConfig(), TableLocks(), cleanup, metrics, log)
+
+    def failing_s() -> float | None:
+        return metrics.registry.get_sample_value(MAINTENANCE_FAILING_SECONDS, {"capture": "test"})
+
+    maintenance.complete(lambda: False)
+    clock.now_s = 7.0
+    assert failing_s() == 7.0
+    maintenance.complete(lambda: True)
+    assert failing_s() == 0
 
 
 def test_a_damage_is_reported_once_for_each_version(tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
 """A lake in an object store: its tables are those of a lake in a folder, also after kills and foreign changes."""
 
 import json
+import signal
 from enum import Enum
+from http import HTTPStatus
 from threading import Lock
 
 import pytest
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.support.lakes.lakes import CAPTURE, Crash, story
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes
+from tests.support.servers.object_store import Answer, Forward, StoreRequest, refusal
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import format_lsn
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import report
@@ -20,6 +24,8 @@ from tidemark.pipeline.lake.folders import table_app
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.merge.clustering import recluster
+from tidemark.pipeline.replay import program
+from tidemark.pipeline.replay.result_target import FIRST_COMMIT
 from tidemark.pipeline.sinks.table_writes import LOG_FILE_ROWS, LOG_KEY
 from tidemark.pipeline.storage.stores import store_of
 
@@ -193,6 +199,38 @@ def test_maintenance_of_a_store_by_another_program_has_no_effect(stored: StoredL
 
 
 # Commands
+
+
+def test_the_rows_at_a_moment_are_written_to_a_store_as_a_whole_or_not_at_all(
+    stored: StoredLake, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table, lake = ScriptedTable(), stored.opened()
+    table.commit()
+    table.copy(1, [{1: 1, 2: "copied", 3: None}])
+    for note in ("changed", "last"):
+        table.commit()
+        table.update((1,), {2: note})
+    stored.feed(table.delivered(), lake)
+    for name, value in stored.server.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    to = f"{stored.root.rpartition('/')[0]}/results/orders"
+    arguments = [stored.root, "", "public.Orders", format_lsn(table.lsn), to]
+
+    def without_commit(request: StoreRequest, forward: Forward) -> Answer:
+        is_commit = request.method == "PUT" and request.key.endswith(FIRST_COMMIT)
+        return refusal(HTTPStatus.FORBIDDEN, "AccessDenied") if is_commit else forward()
+
+    with stored.server.failing(without_commit):
+        assert program.main(arguments) == ExitCode.STATE
+    assert f"{to} cannot be written" in capfd.readouterr().err
+    assert any(one.method == "PUT" and one.key.endswith(".parquet") for one in stored.server.requests)
+    assert program.main(arguments) == ExitCode.SUCCESS
+    assert json.loads(capfd.readouterr().out)["rows"] == 1
+    rows = DeltaTable(to, storage_options=stored.options).to_pyarrow_table().to_pylist()
+    assert rows == [{"id": 1, "note": "changed", "big": None}]
+    assert program.main(arguments) == ExitCode.CONFIG
+    assert f"{to} exists" in capfd.readouterr().err
 
 
 def test_the_commands_show_and_check_a_lake_in_a_store(

@@ -126,6 +126,62 @@ def test_a_batch_is_what_pyarrow_makes_of_its_values(table: tuple[Relation, list
     assert rows.schema.equals(back.rows.schema, check_metadata=True)
 
 
+def changed(*, origin: int, before: bool, external: bool, of: TypeDescription) -> RowSpans:
+    """Return 13 rows: which of them have an origin, an old row, and an unchanged value."""
+    relation = forms.relation_of(of, forms.TEXT)
+    plain = {forms.BOOL: b"\x01", forms.INT8: bytes(range(8))}[of]
+    kept = forms.form_tuple(relation.columns, [plain, forms.short(b"text")])
+    moved = forms.form_tuple(relation.columns, [plain, forms.EXTERNAL])
+    rows = RowSpans(bytearray())
+    for at in range(13):
+        add(rows, kept if before and at % 2 else None, moved if external and at % 3 else kept, before_kind=2 * before)
+        rows.origin[at] = origin * (at % 2)
+    return rows
+
+
+@pytest.mark.parametrize("of", [forms.BOOL, forms.INT8], ids=["bool", "int8"])
+@pytest.mark.parametrize("external", [False, True], ids=["known", "unchanged"])
+@pytest.mark.parametrize("before", [False, True], ids=["inserts", "updates"])
+@pytest.mark.parametrize("origin", [0, 7], ids=["local", "replicated"])
+def test_columns_of_zeros_are_stored_once_and_others_apart(
+    *, origin: int, before: bool, external: bool, of: TypeDescription
+) -> None:
+    relation = forms.relation_of(of, forms.TEXT)
+    litter(4096)
+    for small, builder in (
+        (None, BatchBuilder),
+        (SmallBatches(), BatchBuilder),
+        (None, slow_batches.batches.BatchBuilder),
+    ):
+        if small is not None:
+            memoryview(small.out)[:] = b"\xa5" * len(small.out)
+        (batch,) = builder(Oid(5), relation, small=small).build(
+            changed(origin=origin, before=before, external=external, of=of)
+        )
+        rows = batch.rows
+        rows.validate(full=True)
+        assert rows.column("_origin").to_pylist() == [origin * (at % 2) for at in range(13)]
+        assert rows.column("_before_kind").to_pylist() == [2 * before] * 13
+        unchanged = [b"\x02" if external and at % 3 else None for at in range(13)]
+        assert rows.column("_unchanged").to_pylist() == unchanged
+        assert [row is not None for row in rows.column("_before").to_pylist()] == [
+            bool(before and at % 2) for at in range(13)
+        ]
+        assert [row["c2"] for row in rows.column("_after").to_pylist()] == [
+            None if external and at % 3 else "text" for at in range(13)
+        ]
+        zeros = rows.column("_unchanged").buffers()[1].address
+        shared = {
+            name
+            for name, column in (("_origin", rows.column("_origin")), ("_before_kind", rows.column("_before_kind")))
+            if column.buffers()[1].address == zeros
+        }
+        expected = {name for name, is_zero in (("_origin", not origin), ("_before_kind", not before)) if is_zero}
+        assert shared == (set() if external else expected)
+        if not external:
+            assert (rows.column("_before").buffers()[0].address == zeros) == (not before)
+
+
 @settings(max_examples=100)
 @given(tables())
 def test_the_form_of_a_message_goes_by_nodes_and_buffers_alone(table: tuple[Relation, list[bytes]]) -> None:

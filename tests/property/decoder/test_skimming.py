@@ -1,5 +1,6 @@
 """Decoding by blocks equals decoding record by record, with any block boundaries; and the twins agree."""
 
+import struct
 from array import array
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -10,27 +11,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.forged.forged_records import (
-    Wal,
-    block_of,
-    external,
-    locator,
-    packed_chunk,
-    packed_row,
-    reported,
+from tests.support.forged.forged_records import Wal, block_of, external, packed_chunk, reported
+from tests.support.forged.forged_sessions import (
+    ACCOUNT,
+    DDL_STEPS,
+    DDL_VERBS,
+    HEAP,
+    LEDGER,
+    STEPS,
+    TOAST,
+    TOAST_TABLE,
+    Sessions,
+    new_wal,
+    played,
 )
 from tests.support.forged.groups import DATABASE, relation
 from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions import extract, file_versions, pending_rows
+from tidemark.decode.transactions import extract, file_versions, pending_rows, xid_states
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
-from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS
+from tidemark.decode.transactions.file_versions import FIRST_VERSION, HAS_CHUNKS, NO_ROWS
 from tidemark.model.lsn import Lsn, Oid
-from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap2, standby, xact
 
 slow_lookup = interpreted("tidemark.decode.datum.lookup")
 slow_pending = interpreted("tidemark.decode.transactions.pending_rows")
@@ -40,249 +44,28 @@ slow_files = interpreted(
 )
 slow_parts = interpreted("tidemark.decode.transactions.record_parts")
 slow_speculative = interpreted("tidemark.decode.transactions.speculative_rows")
+slow_chunks = interpreted(
+    "tidemark.decode.transactions.held_chunks", stand_in={"tidemark.decode.datum.lookup": slow_lookup}
+)
+slow_states = interpreted(
+    "tidemark.decode.transactions.xid_states",
+    stand_in={
+        "tidemark.decode.datum.lookup": slow_lookup,
+        "tidemark.decode.transactions.pending_children": slow_children,
+    },
+)
 slow_extract = interpreted(
     "tidemark.decode.transactions.extract",
     stand_in={
-        "tidemark.decode.datum.lookup": slow_lookup,
         "tidemark.decode.transactions.pending_rows": slow_pending,
         "tidemark.decode.transactions.file_versions": slow_files,
-        "tidemark.decode.transactions.pending_children": slow_children,
+        "tidemark.decode.transactions.held_chunks": slow_chunks,
+        "tidemark.decode.transactions.xid_states": slow_states,
         "tidemark.decode.transactions.record_parts": slow_parts,
         "tidemark.decode.transactions.speculative_rows": slow_speculative,
     },
 )
 slow_entries = interpreted("tidemark.decode.datum.row_entries")
-
-ACCOUNT, LEDGER, TOAST = 16385, 16390, 16388
-HEAP, VIEW = 16400, 16500  # transient heaps by session; a materialized view
-RM_BTREE = 11
-POINTER = ExternalPointer(104, 100, 0, Oid(77), Oid(TOAST))
-TOAST_TABLE = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
-Act = Callable[[int, int], object]  # by xid, on a table
-VERBS = (
-    "insert",
-    "replicated",
-    "update",
-    "key",
-    "delete",
-    "many",
-    "toast",
-    "unchanged",
-    "speculative",
-    "guess",
-    "resolve",
-    "lock",
-    "index",
-    "message",
-)
-DDL_VERBS = ("command_id", "invalidations", "held_lock")
-CATALOG_VERBS = ("alter", "rewrite", "rewrite", "end_rewrite", "refresh")
-ENDS = ("commit", "commit", "abort", "prepare", "elsewhere", "truncate")
-NESTED = (
-    "savepoint",
-    "savepoint",
-    "two_savepoints",
-    "unwritten_savepoint",
-    "unwritten_rollback",
-    "rollback",
-    "far_rollback",
-    "release",
-)
-OF_DDL = (
-    *CATALOG_VERBS,
-    "guess",
-    "resolve",
-    "insert",
-    "update",
-    "delete",
-    "many",
-    "toast",
-    "savepoint",
-    "rollback",
-    "release",
-)
-DDL_STEPS = st.lists(  # long: a transaction needs rows after a change of a catalog, and more after another change
-    st.tuples(st.sampled_from(OF_DDL * 2 + ("commit", "abort")), st.integers(0, 1)), min_size=20, max_size=60
-)
-STEPS = st.lists(
-    st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + CATALOG_VERBS + ENDS + NESTED), st.integers(0, 3)), max_size=60
-)
-
-
-class Sessions:
-    """Four sessions that write to two tables; each verb is a method of the same name."""
-
-    def __init__(self, stream: Wal) -> None:
-        self.stream = stream
-        self.next_xid = 800
-        self.tops = [0, 0, 0, 0]
-        self.subs: list[list[int]] = [[], [], [], []]
-        self.released: list[list[int]] = [[], [], [], []]
-        self.number = 0
-        self.heaps: dict[int, int] = {}  # open transient heaps: the xid that made it, by session
-        self.guesses: dict[int, tuple[int, int, int]] = {}  # speculative rows: xid, table and place, by session
-
-    def play(self, verb: str, session: int) -> None:
-        self.number += 1
-        if not self.tops[session]:
-            self.tops[session] = self._new_xid()
-        acts: dict[str, Act] = {
-            "insert": lambda xid, table: self.stream.insert(xid, table, packed_row(self.number)),
-            "replicated": lambda xid, table: self.stream.insert(xid, table, packed_row(self.number), origin=517),
-            "update": lambda xid, table: self.stream.update(xid, table, packed_row(self.number)),
-            "key": self._key,
-            "delete": self.stream.delete,
-            "many": lambda xid, table: self.stream.multi_insert(xid, table, [packed_row(1), packed_row(2, b"odd")]),
-            "toast": self._toast,
-            "unchanged": lambda xid, table: self.stream.update(xid, table, packed_row(self.number, external(POINTER))),
-            "speculative": self._speculative,
-            "guess": lambda xid, table: self._guess(session, xid, table),
-            "resolve": lambda _xid, _table: self._resolve(session),
-            "lock": lambda xid, table: self._other(RM_HEAP, heap.LOCK, xid, table),
-            "index": lambda xid, table: self._other(RM_BTREE, 0, xid, table),
-            "message": lambda xid, _: self.stream.message(b"p", b"m", xid=xid if self.number % 2 else 0),
-            "command_id": lambda xid, _: self.stream.record(RM_HEAP2, heap2.NEW_CID, bytes(30), xid=xid),
-            "invalidations": lambda xid, _: self.stream.record(RM_XACT, xact.INVALIDATIONS, bytes(20), xid=xid),
-            "held_lock": lambda xid, _: self.stream.record(RM_STANDBY, standby.LOCK, bytes(16), xid=xid),
-            "elsewhere": lambda xid, table: self._other(RM_HEAP, heap.INSERT, xid, table, database=9),
-            "truncate": self.stream.truncate,
-        }
-        if verb in acts:
-            acts[verb](self._current(session), (ACCOUNT, LEDGER)[self.number % 2])
-        elif verb in CATALOG_VERBS:
-            self._change_catalog(verb, session)
-        elif verb in NESTED:
-            self._nest(verb, session)
-        elif verb in ("commit", "abort"):
-            end = self.stream.commit if verb == "commit" else self.stream.abort
-            end(self.tops[session], *self.released[session], *self.subs[session])
-            self.tops[session], self.subs[session], self.released[session] = 0, [], []
-            self.heaps.pop(session, None)
-            self.guesses.pop(session, None)
-        elif verb == "prepare" and not self.subs[session] + self.released[session]:
-            self.stream.prepare(self.tops[session], b"gid")
-            self.stream.commit_prepared(self.tops[session], b"gid")
-            self.tops[session] = 0
-            self.heaps.pop(session, None)
-            self.guesses.pop(session, None)
-
-    def _change_catalog(self, verb: str, session: int) -> None:
-        xid, top, heap_oid = self._current(session), self.tops[session], HEAP + session
-        table = (ACCOUNT, LEDGER)[self.number % 2]
-        if verb == "alter":
-            self.stream.change_catalog(xid, table, relation(f"named_{self.number}", table), top=top)
-            return
-        if verb == "end_rewrite":
-            if self.heaps.pop(session, None):
-                self.stream.change_catalog(xid, heap_oid, None, top=top)
-            return
-        if session not in self.heaps:
-            of = table if verb == "rewrite" else VIEW
-            transient = replace(relation("pg_temp", heap_oid), rewrite_of=Oid(of))
-            self.stream.change_catalog(xid, heap_oid, transient, top=top)
-            self.heaps[session] = xid
-        self._fill(xid, heap_oid)
-
-    def _fill(self, xid: int, heap_oid: int) -> None:
-        if self.number % 3 == 0:
-            self.stream.multi_insert(xid, heap_oid, [packed_row(self.number), packed_row(2, b"odd")])
-        elif self.number % 3 == 1:
-            self._toast(xid, heap_oid)
-        self.stream.insert(xid, heap_oid, packed_row(self.number))
-
-    def _roll_back(self, session: int, first: int) -> None:
-        """Abort the subtransactions from `first` on."""
-        gone = self.subs[session][first:]
-        del self.subs[session][first:]
-        self.stream.abort(*gone)
-        if self.heaps.get(session) in gone:
-            del self.heaps[session]
-        if session in self.guesses and self.guesses[session][0] in gone:
-            del self.guesses[session]
-
-    def _nest(self, verb: str, session: int) -> None:
-        if verb == "savepoint":
-            sub = self._new_xid()
-            if self.number % 2:
-                self.stream.assign(self.tops[session], sub)
-            self.stream.insert(sub, ACCOUNT, packed_row(self.number), top=0 if self.number % 2 else self.tops[session])
-            self.subs[session].append(sub)
-        elif verb == "two_savepoints":
-            outer, inner = self._new_xid(), self._new_xid()
-            self.stream.assign_outer(self.tops[session], outer)
-            self.stream.insert(inner, ACCOUNT, packed_row(self.number), top=self.tops[session])
-            self.subs[session] += [outer, inner]
-        elif verb == "unwritten_rollback":
-            self.stream.abort(self._new_xid(), top=self.tops[session])
-        elif verb == "unwritten_savepoint":  # a savepoint without a row
-            sub = self._new_xid()
-            self._other((RM_BTREE, RM_HEAP)[self.number % 2], heap.LOCK, sub, ACCOUNT, top=self.tops[session])
-            self.subs[session].append(sub)
-        elif verb == "rollback" and self.subs[session]:
-            self._roll_back(session, len(self.subs[session]) - 1)
-        elif verb == "far_rollback" and self.subs[session]:
-            self._roll_back(session, self.number % len(self.subs[session]))
-        elif verb == "release":  # the next change belongs to the transaction itself again
-            self.released[session] += self.subs[session]
-            self.subs[session] = []
-
-    def _new_xid(self) -> int:
-        self.next_xid += 1
-        return self.next_xid
-
-    def _current(self, session: int) -> int:
-        return self.subs[session][-1] if self.subs[session] else self.tops[session]
-
-    def _key(self, xid: int, table: int) -> None:
-        flag = heap.UPDATE_CONTAINS_OLD_KEY if self.number % 2 else heap.UPDATE_CONTAINS_OLD_TUPLE
-        self.stream.update(xid, table, packed_row(self.number), old=packed_row(1, None), old_flag=flag)
-
-    def _toast(self, xid: int, table: int) -> None:
-        self.stream.insert(xid, TOAST, packed_chunk(77, 0, bytes([self.number]) * 100))
-        self.stream.insert(xid, table, packed_row(self.number, external(POINTER)))
-
-    def _guess(self, session: int, xid: int, table: int) -> None:
-        """Insert a speculative row that is confirmed later, or never."""
-        top = self.tops[session]
-        first = top if xid != top and xid not in self.stream.decoder.transactions.top_of else 0
-        flags = heap.INSERT_IS_SPECULATIVE
-        self.stream.insert(xid, table, packed_row(self.number), flags=flags, offset=self.number, top=first)
-        self.guesses[session] = xid, table, self.number
-
-    def _resolve(self, session: int) -> None:
-        xid, table, offset = self.guesses.pop(session, (0, 0, 0))
-        if xid and self.number % 3:
-            self.stream.confirm(xid, table, offset=offset)
-        elif xid:
-            self.stream.delete(xid, table, flags=heap.DELETE_IS_SUPER, offset=offset)
-
-    def _speculative(self, xid: int, table: int) -> None:
-        flags = heap.INSERT_IS_SPECULATIVE
-        self.stream.insert(xid, table, packed_row(self.number), flags=flags, offset=self.number)
-        if self.number % 3:
-            self.stream.confirm(xid, table, offset=self.number)
-        else:
-            self.stream.delete(xid, table, flags=heap.DELETE_IS_SUPER, offset=self.number)
-
-    def _other(self, rmgr: int, info: int, xid: int, table: int, *, database: int = DATABASE, top: int = 0) -> None:
-        file = locator(table, Oid(database))
-        self.stream.record(rmgr, info, bytes(8), xid=xid, top=top, file=file, data=b"x")
-
-
-def new_wal(script: Wal | None = None) -> Wal:
-    """Return a new stream; with `script`, its records can change the catalog as those of the other stream did."""
-    stream = Wal(relation(), relation("ledger", LEDGER), TOAST_TABLE, replace(relation("view", VIEW), kind="m"))
-    if script is not None:
-        stream.catalog.script = script.catalog.script
-    return stream
-
-
-def played(steps: list[tuple[str, int]]) -> Wal:
-    stream = new_wal()
-    sessions = Sessions(stream)
-    for verb, session in steps:
-        sessions.play(verb, session)
-    return stream
 
 
 def summary(out: list[object]) -> list[object]:
@@ -401,11 +184,13 @@ class Extraction:
         self.files = files.FileVersions()
         self.extractor = extractor.RowExtractor(0x1C, complete_from, self.pending, self.files)
 
-    def know(self, files: set[int], xids: dict[int, int], unselected: Collection[int] = ()) -> None:
+    def know(
+        self, files: set[int], xids: dict[int, int], unselected: Collection[int] = (), chunk_state: int = NO_ROWS
+    ) -> None:
         for number, file in enumerate(sorted(files)):
-            has_rows = NO_ROWS if file == TOAST else FIRST_VERSION + number
+            has_rows = chunk_state if file == TOAST else FIRST_VERSION + number
             if file in unselected:
-                has_rows = extract.NONE - number
+                has_rows = xid_states.NONE - number
             self.files.set(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
             self.extractor.set_xid_state(xid, state)
@@ -418,6 +203,8 @@ class Extraction:
         at = 0
         while at < len(block):
             at = self.extractor.extract(block.linear, tuples, arranged, *columns, at, len(block), pending_rows.NONE)
+            if at % 7 == 6:
+                found.append(self.extractor.chunks.take())
             found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
             found += self._taken(arranged if self.pending.is_arranged else tuples)
             if at % 2:
@@ -464,7 +251,7 @@ def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> Non
     for verb in (*DDL_VERBS, "index"):
         sessions.play(verb, 0)
     block = block_of(stream.raws)
-    for states in ({801: extract.KNOWN}, {801: extract.ORDINARY}):
+    for states in ({801: xid_states.KNOWN}, {801: xid_states.ORDINARY}):
         extraction = fast()
         extraction.know(set(), states)
         assert extraction.all_of(block)[0] == [4, False, pending_rows.NONE, 0]
@@ -481,15 +268,19 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     for at in data.draw(st.lists(st.integers(0, max(0, len(block.linear) - 1)), max_size=6)):
         if block.linear:
             block.linear[at] = data.draw(st.integers(0, 255))
-    some_states = st.integers(0, 2) | st.sampled_from([extract.SEES_OWN * 801, extract.SEES_OWN * 802])
+    some_states = st.integers(0, 2) | st.sampled_from([xid_states.SEES_OWN * 801, xid_states.SEES_OWN * 802])
     states = data.draw(st.dictionaries(st.integers(801, 830), some_states, max_size=20))
     own_keys = st.tuples(st.sampled_from([801, 802]), st.sampled_from([ACCOUNT, LEDGER, TOAST, HEAP]))
     own_files = data.draw(st.dictionaries(own_keys, st.integers(-9, 9), max_size=8))
     complete_from = data.draw(st.sampled_from([-1, 803, (1 << 31) + 802]))
     twins = fast(complete_from), slow(complete_from)
     unselected = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
+    chunk_state = data.draw(st.sampled_from([NO_ROWS, HAS_CHUNKS, HAS_CHUNKS]))
+    layouts = data.draw(st.sets(st.integers(0, 3), min_size=2))
     for twin in twins:
-        twin.know(files, states, unselected)
+        twin.know(files, states, unselected, chunk_state)
+        for number in layouts:
+            twin.extractor.chunks.set_layout(number, (8, -1), (8, 4))
         for (top, file), state in own_files.items():
             twin.files.set_own(top, 1663, DATABASE, file, state)
     assert twins[0].all_of(block) == twins[1].all_of(block)
@@ -595,3 +386,21 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[
     within = [module.rows_within(entries, 0, count, space) for space in (0, 1, total // 2, total + 1)]
     selected = [module.has_selected(entries, row, count) for row in range(count + 1)]
     return [count, moved, total, within, row_counts, next_row, *letters, *columns, *put, selected]
+
+
+@pytest.mark.parametrize("extraction", [fast, slow])
+def test_a_row_that_repeats_a_value_leaves_space_for_the_rows_after_it(extraction: Callable[[], Extraction]) -> None:
+    note = relation().columns[1]
+    stream = Wal(replace(relation(), columns=(note, note)), TOAST_TABLE)
+    stream.insert(801, TOAST, packed_chunk(77, 0, bytes(1000)))
+    pointer = external(ExternalPointer(1004, 1000, 0, Oid(77), Oid(TOAST)))
+    stream.insert(801, ACCOUNT, struct.pack("<HHBx", 2, 4, 24) + pointer * 2)
+    stream.insert(801, ACCOUNT, struct.pack("<HHBxI", 2, 2, 24, 1004 << 2) + bytes(1000) + b"\x03")
+    block = block_of(stream.raws)
+    extractor = extraction()
+    extractor.know({ACCOUNT, TOAST}, {}, chunk_state=HAS_CHUNKS)
+    extractor.extractor.chunks.set_layout(0, (-1, -1), (4, 4))
+    tuples, arranged = bytearray(len(block.linear)), bytearray(len(block.linear))
+    columns = (block.lsns, block.ends, block.xids, block.rmgrs, block.infos, block.offsets, block.lengths)
+    at = extractor.extractor.extract(block.linear, tuples, arranged, *columns, 0, 3, pending_rows.NONE)
+    assert (at, extractor.pending.row_count, len(tuples)) == (1, 0, len(block.linear))

@@ -50,9 +50,10 @@ def external(pointer: ExternalPointer) -> bytes:
     return b"\x01\x12" + struct.pack("<iIII", pointer.raw_size, info, pointer.value_id, pointer.toast_relation)
 
 
-def packed_chunk(value_id: int, number: int, content: bytes) -> bytes:
-    """Return a packed row of a TOAST table."""
-    datum = struct.pack("<I", len(content) + 4 << 2) + content
+def packed_chunk(value_id: int, number: int, content: bytes, *, short: bool = False) -> bytes:
+    """Return a packed row of a TOAST table; `short`: its datum has the header of one byte, if it is short enough."""
+    is_short = short and len(content) < 127
+    datum = (bytes([len(content) + 1 << 1 | 1]) if is_short else struct.pack("<I", len(content) + 4 << 2)) + content
     return struct.pack("<HHBx", 3, 2, 24) + struct.pack("<Ii", value_id, number) + datum
 
 

@@ -25,7 +25,8 @@ BATCH_BYTES = 1 << 20
 
 @contextmanager
 def running_spark(cache: Path) -> Iterator[SparkSession]:
-    """Run a small local Spark."""
+    """Run a small local Spark; `cache` is created if it is missing."""
+    cache.mkdir(parents=True, exist_ok=True)
     session = make_session("local[2]", StateFolder(cache), driver_memory="700m", local_checkpoint=True)
     try:
         yield session

@@ -126,6 +126,7 @@ class _StoreProxy(BaseHTTPRequestHandler):
     """Forwards requests."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body after its headers would wait 40 ms for an acknowledgement
     server: ThreadingHTTPServer
 
     def _answer(self) -> None:

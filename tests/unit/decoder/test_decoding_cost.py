@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.forged.forged_records import Wal, block_of, packed_row
+from tests.support.forged.forged_records import Wal, block_of, external, packed_chunk, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
 from tests.unit.decoder.test_small_transactions import (
@@ -17,16 +17,19 @@ from tests.unit.decoder.test_small_transactions import (
     lines_outside_kernels,
     new_wal,
 )
+from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.rmgr import heap
 
 XID, HEAP = 801, 16400
+TOAST_TABLE = Relation(Oid(16388), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
 ROWS = 4000
 BLOCKS = 2
 STEPS_MORE = ROWS // 100  # of Python, outside the kernels, for four times the rows; none at the time of writing
@@ -66,6 +69,28 @@ def inserted_if_absent(rows: int) -> Wal:
     return stream
 
 
+def inserted_out_of_line(rows: int) -> Wal:
+    """Return a transaction of so many rows, each with its chunks before it; a quarter of them after DDL."""
+    stream = new_wal(TOAST_TABLE)
+    for number in range(rows):
+        if number == rows * 3 // 4:
+            stream.change_catalog(XID, ACCOUNT, relation("konto"))
+        for part in range(2):
+            stream.insert(XID, TOAST_TABLE.oid, packed_chunk(1000 + number, part, bytes(50)))
+        pointer = ExternalPointer(104, 100, 0, Oid(1000 + number), TOAST_TABLE.oid)
+        packed = packed_row(number, external(pointer))
+        if number % 3 == 0:
+            stream.insert(XID, ACCOUNT, packed, flags=heap.INSERT_IS_SPECULATIVE, offset=number)
+            stream.confirm(XID, ACCOUNT, offset=number)
+        elif number % 3 == 1:
+            stream.multi_insert(XID, ACCOUNT, [packed])
+        else:
+            stream.update(XID, ACCOUNT, packed)
+            stream.delete(XID, TOAST_TABLE.oid)
+    stream.commit(XID)
+    return stream
+
+
 def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
     size = -(-len(stream.raws) // count)
     return [block_of(stream.raws[begin : begin + size]) for begin in range(0, len(stream.raws), size)]
@@ -73,7 +98,7 @@ def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
 
 def decode(blocks: Sequence[RecordBlock], recorded: Wal | None = None) -> int:
     """Decode from blocks to batches; return how many rows there are. `recorded`: the stream whose DDL they repeat."""
-    stream, builder = new_wal(), GroupBuilder(DIALECTS)
+    stream, builder = new_wal(TOAST_TABLE), GroupBuilder(DIALECTS)
     if recorded is not None:
         stream.catalog.script = recorded.catalog.script
     decoder = stream.decoder
@@ -95,6 +120,15 @@ def test_rows_of_a_block_cost_no_call_and_no_line_of_python_each(
         blocks = blocks_of(stream, BLOCKS)
         taken[rows] = steps(partial(decode, blocks, stream))
     assert taken[ROWS] - taken[ROWS // 4] < STEPS_MORE, taken
+
+
+def test_rows_with_chunks_cost_no_line_of_python_each() -> None:
+    taken = {}
+    for rows in (240, 960):  # the DDL comes at the same step of the three
+        stream = inserted_out_of_line(rows)
+        blocks = blocks_of(stream, 1)
+        taken[rows] = lines_outside_kernels(partial(decode, blocks, stream))
+    assert taken[960] - taken[240] < STEPS_MORE, taken
 
 
 def test_rows_cost_no_call_of_python_each_on_their_way_to_json() -> None:

@@ -29,8 +29,8 @@ RM_BTREE = 11
 CALLS_PER_TRANSACTION = 0.5  # of Python, outside the kernels, for one more in a block; 0.2 at the time of writing
 
 
-def new_wal() -> Wal:
-    return Wal(relation(), relation("ledger", LEDGER))
+def new_wal(*more: Relation) -> Wal:
+    return Wal(relation(), relation("ledger", LEDGER), *more)
 
 
 def tellers(count: int, sessions: int = 3) -> Wal:

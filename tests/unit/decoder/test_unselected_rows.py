@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.decoder.test_skimming import STEPS, played
-from tests.property.decoder.test_skimming import new_wal as forged
 from tests.support.forged.forged_records import Wal, block_of, packed_row
+from tests.support.forged.forged_sessions import STEPS, played
+from tests.support.forged.forged_sessions import new_wal as forged
 from tests.support.forged.groups import relation
 from tests.support.forged.memory_spill import MemorySpill
 from tests.unit.decoder.test_group_builder import DIALECTS

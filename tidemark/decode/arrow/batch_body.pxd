@@ -32,11 +32,21 @@ cdef long long put_32(const int[::1] values, long long rows, unsigned char[::1] 
 cdef long long put_8(const unsigned char[::1] values, long long rows, unsigned char[::1] out, long long at) except -1
 
 
-@cython.locals(rows="long long", first_offset="long long", row="long long", index="long long")
+@cython.locals(rows="long long", row="long long", found="int")
+cdef bint are_zero_32(const int[::1] values) noexcept
+
+
+@cython.locals(rows="long long", row="long long", found="int")
+cdef bint are_zero_8(const unsigned char[::1] values) noexcept
+
+
+@cython.locals(rows="long long", first_offset="long long", row="long long", index="long long", shares="bint",
+               no_origin="bint")
 cpdef long long put_rows(const unsigned char[::1] op, const int[::1] timeline, const long long[::1] commit_lsn,
                          const long long[::1] ordinal, const long long[::1] lsn, const long long[::1] xid,
                          const long long[::1] commit_time, const int[::1] origin,
-                         const unsigned char[::1] before_kind, unsigned char[::1] out, int[::1] offsets,
+                         const unsigned char[::1] before_kind, long long external, unsigned char[::1] out,
+                         int[::1] offsets,
                          unsigned long long[::1] words, long long nodes, long long buffers, long long body,
                          long long at) except -1
 
@@ -44,7 +54,7 @@ cpdef long long put_rows(const unsigned char[::1] op, const int[::1] timeline, c
 @cython.locals(rows="long long", bitmap="long long", offsets_at="long long", start="long long", width="long long",
                end="long long", marked="long long", first_offset="long long", buffer="long long")
 cpdef long long put_unchanged(const long long[::1] locations, const long long[::1] tuple_at, long long columns,
-                              long long found, unsigned char[::1] out, int[::1] offsets,
+                              long long found, long long before, unsigned char[::1] out, int[::1] offsets,
                               unsigned long long[::1] words, long long nodes, long long buffers, long long body,
                               long long at) except -1
 

@@ -120,12 +120,35 @@ def put_8(values: Buffer, rows: int, out: OutBytes, at: int) -> int:
     return end
 
 
+def are_zero_32(values: Integers) -> int:
+    """Return whether all 4-byte integers are zero."""
+    rows = len(values)
+    found = 0
+    with cython.nogil:
+        for row in range(rows):
+            found |= values[row]
+    return found == 0
+
+
+def are_zero_8(values: Buffer) -> int:
+    """Return whether all bytes are zero."""
+    rows = len(values)
+    found = 0
+    with cython.nogil:
+        for row in range(rows):
+            found |= values[row]
+    return found == 0
+
+
 def put_rows(
     op: Buffer, timeline: Integers, commit_lsn: Integers, ordinal: Integers, lsn: Integers, xid: Integers,
-    commit_time: Integers, origin: Integers, before_kind: Buffer,
+    commit_time: Integers, origin: Integers, before_kind: Buffer, external: int,
     out: OutBytes, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
-    """Put the metadata columns of all rows except `_unchanged`; return the end offset."""
+    """Put the metadata columns of all rows except `_unchanged`; return the end offset.
+
+    Columns of zeros are those of `_unchanged`, which follow without an `external` value.
+    """
     rows = len(op)
     first_offset = at >> 2
     for row in range(rows + 1):  # one byte for each row
@@ -149,10 +172,16 @@ def put_rows(
     at = put_64(xid, rows, out, at)
     put_buffer(words, buffers + 28, at - body, rows * 8)
     at = put_64(commit_time, rows, out, at)
+    shares = external == 0
+    no_origin = shares and are_zero_32(origin)
     put_buffer(words, buffers + 32, at - body, rows * 4)
-    at = put_32(origin, rows, out, at)
+    if not no_origin:
+        at = put_32(origin, rows, out, at)
     put_buffer(words, buffers + 36, at - body, rows)
-    at = put_8(before_kind, rows, out, at)
+    if not (shares and are_zero_8(before_kind)):
+        at = put_8(before_kind, rows, out, at)
+    if no_origin:
+        put_buffer(words, buffers + 32, at - body, rows * 4)
     for index in range(MARKED_NODE):
         put_node(words, nodes + index * 2, rows, 0)
         if index > 0:  # no NULLs
@@ -161,17 +190,21 @@ def put_rows(
 
 
 def put_unchanged(
-    locations: Integers, tuple_at: Integers, columns: int, found: int,
+    locations: Integers, tuple_at: Integers, columns: int, found: int, before: int,
     out: OutBytes, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
-    """Put the bitmaps of the unchanged (external) columns, NULL for rows without one; return the end offset."""
+    """Put the bitmaps of the unchanged (external) columns, NULL for rows without one; return the end offset.
+
+    Without one, the column is zeros: those of the old rows, which follow, if no row has an old tuple (`before` is 0).
+    """
     rows = len(tuple_at)
     bitmap = rows + 7 >> 3
-    offsets_at = at + (bitmap + 7 & ~7)
+    offsets_at = at + (bitmap + 7 & ~7) if found else at
     start = offsets_at + ((rows + 1) * 4 + 7 & ~7)
     width = columns + 7 >> 3
     end = start + (rows * width + 7 & ~7 if found else 0)
-    clear(out, at, end)
+    if found > 0 or before > 0:
+        clear(out, at, end)
     marked = 0
     if found:
         first_offset = offsets_at >> 2
@@ -188,6 +221,8 @@ def put_unchanged(
     put_buffer(words, buffer, at - body, bitmap)
     put_buffer(words, buffer + 2, offsets_at - body, (rows + 1) * 4)
     put_buffer(words, buffer + 4, start - body, marked * width)
+    if found == 0 and before == 0:
+        return at
     return start + (marked * width + 7 & ~7)
 
 
@@ -195,8 +230,11 @@ def put_nothing(
     levels: Integers, units: Integers, rows: int,
     out: OutBytes, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
-    """Put a side that no row has: all its columns share the same zeros. Return the end offset."""
-    longest = 0
+    """Put a side that no row has: all its columns share the same zeros. Return the end offset.
+
+    Metadata columns of zeros, of up to four bytes a row and four more, may share them.
+    """
+    longest = (rows + 1) * 4
     for index in range(len(units)):
         unit = units[index]
         length = rows * unit

@@ -213,11 +213,12 @@ class SmallBatches:
         at = put_rows(
             self.op[start:stop], self.timeline[start:stop], self.commit_lsn[start:stop], self.ordinal[start:stop],
             self.lsn[start:stop], self.xid[start:stop], self.commit_time[start:stop], self.origin[start:stop],
-            self.before_kind[start:stop], self.out, self.offsets, self.words, shape.nodes, shape.buffers, body, body,
+            self.before_kind[start:stop], self.counts[EXTERNAL_VALUES], self.out, self.offsets, self.words,
+            shape.nodes, shape.buffers, body, body,
         )  # fmt: skip
         at = put_unchanged(
-            self.locations[:cells], news, columns, self.counts[EXTERNAL_VALUES], self.out, self.offsets, self.words,
-            shape.nodes, shape.buffers, body, at,
+            self.locations[:cells], news, columns, self.counts[EXTERNAL_VALUES], rows - old_nulls, self.out,
+            self.offsets, self.words, shape.nodes, shape.buffers, body, at,
         )  # fmt: skip
         nodes = shape.nodes + 2 * ROW_NODES
         buffers = shape.buffers + 2 * ROW_BUFFERS

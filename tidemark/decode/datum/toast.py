@@ -14,7 +14,7 @@ from tidemark.model.lsn import Oid
 from tidemark.wal.rmgr.heap import HOFF_AT, PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
 HAS_EXTERNAL = 0x0004  # of infomask: some value is stored in a TOAST table
-_INFOMASK_AT = 2
+INFOMASK_AT = 2
 _CHUNK_KEY = struct.Struct("<Ii")  # chunk_id, chunk_seq; chunk_data follows
 
 
@@ -52,7 +52,7 @@ class ToastChunks:
 
     def fill_in(self, packed: bytes, layout: TupleLayout) -> bytes:
         """Return `packed` with pointers replaced by the values that are here; drop their chunks."""
-        if not self._values or not packed[_INFOMASK_AT] & HAS_EXTERNAL:
+        if not self._values or not packed[INFOMASK_AT] & HAS_EXTERNAL:
             return packed
         datums = {}
         for column, pointer in external_pointers(packed, layout):

@@ -164,7 +164,7 @@ class Decoder:
                 if committed is not None:
                     yield committed
             elif index < count and not self._skimmer.is_full:
-                self._decode_speculative(block)
+                self._decode_held(block)
                 record = block.record(index)
                 decoded = self.decode(record)
                 if self.catalogs_changed and journal is not None:
@@ -174,12 +174,12 @@ class Decoder:
                 if self.is_halted:
                     return
                 index += 1
-        self._decode_speculative(block)
+        self._decode_held(block)
         self._reach(block, index)
 
-    def _decode_speculative(self, block: RecordBlock) -> None:
+    def _decode_held(self, block: RecordBlock) -> None:
         """Process records that the skimmer could put off as long as no other record needed the decoder."""
-        for index in self._skimmer.take_speculative():
+        for index in self._skimmer.take_held():
             self.decode(block.record(index))
 
     def _reach(self, block: RecordBlock, index: int) -> None:

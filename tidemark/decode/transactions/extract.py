@@ -1,10 +1,10 @@
 """The fast path from a block of records to row entries: no object for each ordinary record.
 
 Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has no TOASTed
-value to reassemble. Any other record stops the loop, and `Decoder.decode` processes it: the rules are defined there
-once, and this module has only their ordinary case. Two tables control the loop: the relation version of each file, and
-which xids are ordinary. A transaction that has changed a catalog sees versions of its own: only the files whose version
-it was told for that transaction are known.
+value to reassemble, except values whose chunks are in the same block (`held_chunks`). Any other record stops the loop,
+and `Decoder.decode` processes it: the rules are defined there once, and this module has only their ordinary case. Two
+tables control the loop: the relation version of each file, and which xids are ordinary. A transaction that has changed
+a catalog sees versions of its own: only the files whose version it was told for that transaction are known.
 
 A transaction that begins here is pending (`pending_rows`), with its subtransactions (`pending_children`). It commits
 here as well if its commit record has only time, database and these subtransactions. The same kind of commit of a
@@ -22,15 +22,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.datum.lookup import IntegerMap
+from tidemark.decode.datum import toast
 from tidemark.decode.datum.row_entries import ABSENT
-from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
-from tidemark.decode.transactions.pending_children import PendingChildren
-from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
+from tidemark.decode.transactions.file_versions import (
+    FIRST_VERSION,
+    HAS_CHUNKS,
+    NO_ROWS,
+    OWN_IS_REWRITE,
+    FileVersions,
+)
+from tidemark.decode.transactions.held_chunks import HeldChunks
+from tidemark.decode.transactions.pending_rows import JOINED, RECORD_ROWS_MAX, PendingRows
 from tidemark.decode.transactions.record_parts import RecordParts
 from tidemark.decode.transactions.speculative_rows import SpeculativeRows
+from tidemark.decode.transactions.xid_states import KNOWN, ORDINARY, PASSED_OVER, UNKNOWN, XidStates
 from tidemark.model import commit_time
-from tidemark.model import lsn as lsns
 from tidemark.model.change import BeforeKind, Op
 from tidemark.wal import record
 from tidemark.wal import rmgr as managers
@@ -50,11 +56,6 @@ else:
 if TYPE_CHECKING:
     from array import array
 
-UNKNOWN = 0  # xid state: top-level, unless its first record names a top-level xid
-KNOWN = 1  # xid state: its rows are not ordinary, its other records need no processing
-ORDINARY = 2  # xid state: its rows are ordinary, and the caller has the transaction
-PASSED_OVER = 3  # xid state: its rows are skipped, the caller has the transaction
-SEES_OWN = -1  # xid state: this times the top-level xid; the caller has the transaction, which changed a catalog
 NONE = -1  # no record, no slot or no LSN
 
 # Copies as C integers, which Python code does not see.
@@ -66,12 +67,12 @@ XID_PASSED_OVER = PASSED_OVER
 IS_REWRITE = OWN_IS_REWRITE
 XID_PENDING = PASSED_OVER + 1  # from here on, the transaction's slot plus this
 FILE_HAS_NO_ROWS = NO_ROWS
+FILE_HAS_CHUNKS = HAS_CHUNKS
+JOINED_ROW = JOINED
 VERSION_BASE = FIRST_VERSION
 NOTHING = NONE
 OTHERS = NONE  # in place of a slot: the caller has the transaction
 NO_TUPLE = ABSENT
-ALL_XIDS = lsns.XID_MASK
-HALF_OF_XIDS = lsns.HALF_OF_XIDS
 RM_XLOG = managers.RM_XLOG
 RM_XACT = managers.RM_XACT
 RM_DBASE = managers.RM_DBASE
@@ -92,6 +93,7 @@ HEAP2_NEW_CID = heap2.NEW_CID
 XACT_INVALIDATIONS = xact.INVALIDATIONS
 RUNNING_XACTS = standby.RUNNING_XACTS
 INIT_PAGE = heap.INIT_PAGE
+INSERT_LAST = heap.INSERT_LAST_IN_MULTI
 INSERT_SPECULATIVE, INSERT_NEW = heap.INSERT_IS_SPECULATIVE, heap.INSERT_CONTAINS_NEW_TUPLE
 UPDATE_OLD_TUPLE, UPDATE_OLD_KEY = heap.UPDATE_CONTAINS_OLD_TUPLE, heap.UPDATE_CONTAINS_OLD_KEY
 UPDATE_NEW = heap.UPDATE_CONTAINS_NEW_TUPLE
@@ -103,7 +105,7 @@ XACT_ABORT = xact.ABORT
 XACT_HAS_INFO = xact.HAS_INFO
 COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
 ABORT_MAIN = 8  # bytes: time
-COMMIT_HAS_DATABASE, COMMIT_HAS_CHILDREN = xact.HAS_DBINFO, xact.HAS_SUBXACTS
+COMMIT_HAS_DATABASE = xact.HAS_DBINFO
 COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags except database, subtransactions, locks and synchronous commit
 NO_ORDINARY_TIME = xact.NO_ORDINARY_TIME
 POSTGRES_EPOCH_US = commit_time.PG_EPOCH_US
@@ -114,31 +116,25 @@ RECORD_HEADER = RECORD_HEADER_BYTES
 ID_MAIN_SHORT = record.ID_MAIN_SHORT
 TUPLE_HEADER = heap.TUPLE_HEADER_BYTES
 PACKED_HEADER = heap.PACKED_HEADER_BYTES
+HAS_EXTERNAL = toast.HAS_EXTERNAL
 NO_BYTES = b""
 
 Buffer = bytes | bytearray
 
 
-class RowExtractor:
+class RowExtractor(XidStates):
     """The state of the loop and its tables."""
 
     def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows, files: FileVersions) -> None:
-        self.pending = pending
-        self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
-        self.children = PendingChildren()
+        super().__init__(RecordParts(image_compressed), pending, complete_from)
         self.speculative = SpeculativeRows()
-        # From xid to UNKNOWN, KNOWN, ORDINARY, PASSED_OVER, SEES_OWN, or a slot of `pending` (the top-level one's).
-        self.xids = IntegerMap()
+        self.chunks = HeldChunks()
         self.files = files
-        self.parts = RecordParts(image_compressed)
-        self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
-        self.next_xid = 0  # 64 bits: above every xid that was read
         self.is_full = False
         self.other_end = NOTHING  # the last record processed, if it committed a transaction of the caller
         self.other_time = self.other_database = 0
         # Of the current record.
         self.index = 0  # in its block
-        self.xid = 0
         self.is_new = False  # whether the xid is new
         self.insert_op = OP_INSERT  # of a new row
         self.slot = OTHERS
@@ -171,6 +167,8 @@ class RowExtractor:
             return start
         self.linear = self.parts.linear = linear
         self.pending.begin(linear, tuples, arranged_tuples, others_lsn)
+        self.chunks.begin(linear)
+        self.pending.joined = self.chunks.joined
         self.other_end = NOTHING
         self.is_full = False
         at = start
@@ -189,46 +187,8 @@ class RowExtractor:
                     break
                 at += 1
             self.pending.finish()
-        self.linear = self.parts.linear = self.pending.linear = NO_BYTES
+        self.linear = self.parts.linear = self.pending.linear = self.chunks.linear = NO_BYTES
         return at
-
-    def forget_xids(self) -> None:
-        """Forget all transactions."""
-        self.xids = IntegerMap()
-
-    def set_xid_state(self, xid: int, state: int) -> None:
-        """Set the state of a transaction or subtransaction."""
-        self.xids.put(xid, state)
-
-    def pending_slot(self, xid: int) -> int:
-        """Return the slot of the pending transaction to which `xid` belongs; NONE if it is not pending."""
-        state = self.xids.get(xid)
-        return state - XID_PENDING if state >= XID_PENDING else NOTHING
-
-    def remove_child(self, xid: int) -> int:
-        """Remove a pending subtransaction of `xid` and return it; 0 if there is none left."""
-        slot = self.pending_slot(xid)
-        child = self.children.pop(slot) if slot != NOTHING else 0
-        if child != 0:
-            self.xids.enter(child, XID_ORDINARY)
-        return child
-
-    def release(self, xid: int) -> int:
-        """Remove a pending transaction: the caller has its rows now."""
-        slot = self.pending_slot(xid)
-        if slot != NOTHING and self.pending.is_top(slot, xid):
-            self.set_children_state(slot, XID_ORDINARY)
-            self.pending.release(slot)
-            self.xids.enter(xid, XID_ORDINARY)
-        return 0
-
-    def set_children_state(self, slot: int, state: int) -> int:
-        """Set the state of a transaction's pending subtransactions and remove them."""
-        child = self.children.pop(slot)
-        while child != 0:
-            self.xids.enter(child, state)
-            child = self.children.pop(slot)
-        return 0
 
     def process(self, begin: int, length: int, rmgr: int, info: int) -> int:
         """Process one record; return 0 if it is not ordinary."""
@@ -252,29 +212,6 @@ class RowExtractor:
         # No processing, unless it is the first record of a subtransaction, whose header names the top-level xid.
         return self.parts.read(begin, length) and self.join() if state == XID_UNKNOWN else 1
 
-    def can_join(self, state: int) -> int:
-        """Return whether the record is not the first of a subtransaction, or the subtransaction can become pending."""
-        if self.parts.top == 0:
-            return 1
-        if state != XID_UNKNOWN or self.parts.top == self.xid or not self.children.has_space():
-            return 0
-        top_state = self.xids.get(self.parts.top)
-        if top_state >= XID_PENDING:
-            return self.pending.is_top(top_state - XID_PENDING, self.parts.top)
-        return 1 if top_state == XID_UNKNOWN and self.is_complete(self.parts.top) else 0
-
-    def join(self) -> int:
-        """Add a subtransaction to its transaction, which must be pending by now."""
-        if self.parts.top == 0:
-            return 1
-        top_state = self.xids.get(self.parts.top)
-        if top_state < XID_PENDING or not self.can_join(XID_UNKNOWN):
-            return 0
-        self.advance_xid(self.xid)
-        self.children.add(top_state - XID_PENDING, self.xid)
-        self.xids.enter(self.xid, top_state)
-        return 1
-
     def process_end(self, begin: int, length: int, info: int, state: int) -> int:
         """Process a commit with only time, database and subtransactions, or an abort with only a time.
 
@@ -282,7 +219,7 @@ class RowExtractor:
         """
         if state in (XID_KNOWN, XID_PASSED_OVER) or state < 0:
             return 0
-        if self.has_speculative(state):  # rare: the backend failed before the confirmation
+        if self.has_held(state):  # rare: the backend failed before the confirmation, or before a value's row
             return 0
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
@@ -334,45 +271,20 @@ class RowExtractor:
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
-    def names_children(self, at: int, size: int, flags: int, state: int) -> int:
-        """Return whether a commit names, at its end, exactly the pending subtransactions of the transaction."""
-        slot = state - XID_PENDING
-        if state >= XID_PENDING and not self.pending.is_top(slot, self.xid):
-            return 0
-        known = self.children.count(slot) if state >= XID_PENDING else 0
-        if not flags & COMMIT_HAS_CHILDREN:
-            return 1 if size == 0 and known == 0 else 0
-        if size < 4 or read_u32(self.linear, at) != known or size != 4 + 4 * known:
-            return 0
-        for number in range(1, known + 1):
-            child = read_u32(self.linear, at + 4 * number)
-            if child == self.xid or self.xids.get(child) != state:
-                return 0
-        return 1
-
-    def advance_xid(self, xid: int) -> int:
-        """Advance the next xid; return the 64-bit xid (`TransactionTable.full_xid`)."""
-        distance = (xid - self.next_xid) & ALL_XIDS
-        full = self.next_xid + distance
-        if distance >= HALF_OF_XIDS:
-            full -= ALL_XIDS + 1
-        if full >= self.next_xid:
-            self.next_xid = full + 1
-        return full
-
-    def process_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
+    def process_heap(  # noqa: PLR0911 - one for each kind of record
+        self, begin: int, length: int, rmgr: int, info: int, state: int
+    ) -> int:
         """Process a heap record."""
         opcode = info & OPCODE
         is_special = rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_INPLACE)
-        if is_special or not self.parts.read(begin, length) or not self.can_join(state):
+        if is_special or not self.parts.read(begin, length) or (self.parts.top != 0 and not self.can_join(state)):
             return 0
         known = self.files.of(self.parts.spc, self.parts.db, self.parts.rel)
         if state == XID_PASSED_OVER:
             return 1 if known != 0 or self.files.is_passed(self.parts.spc, self.parts.db, self.parts.rel) else 0
         if state < 0 and known != FILE_HAS_NO_ROWS:
             return self.process_own(rmgr, info, -state)
-        changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
-        if known != 0 and (known == FILE_HAS_NO_ROWS or not changes_rows):
+        if known != 0 and (known == FILE_HAS_NO_ROWS or not self.changes_rows(rmgr, opcode, known)):
             return self.join()
         self.insert_op = OP_INSERT
         self.is_new = state == XID_UNKNOWN
@@ -380,31 +292,52 @@ class RowExtractor:
         is_whole = state >= XID_ORDINARY or (self.is_new and (self.parts.top != 0 or self.is_complete(self.xid)))
         if known == 0 or self.xid == 0 or not is_whole:
             return 0
+        if known == FILE_HAS_CHUNKS:
+            return self.process_chunk(rmgr, opcode)
         return self.process_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
+
+    def changes_rows(self, rmgr: int, opcode: int, known: int) -> int:
+        """Return whether the record changes rows; a deleted chunk is none."""
+        if rmgr == RM_HEAP2:
+            return 1 if opcode == HEAP2_MULTI_INSERT else 0
+        return 0 if opcode == HEAP_LOCK or (known == FILE_HAS_CHUNKS and opcode == HEAP_DELETE) else 1
+
+    def process_chunk(self, rmgr: int, opcode: int) -> int:
+        """Process an insert into a TOAST table."""
+        if rmgr != RM_HEAP or opcode != HEAP_INSERT or self.parts.main_length < 3:
+            return 0
+        is_logged = self.linear[self.parts.main_at + 2] & INSERT_NEW != 0
+        if not is_logged or not self.is_tuple(self.parts.data_at, self.parts.data_length):
+            return 0
+        if not self.chunks.hold(self.xid, self.index, self.parts.data_at, self.parts.data_length):
+            return 0
+        self.begin()
+        return 1
 
     def process_own(self, rmgr: int, info: int, top: int) -> int:
         """Process a heap record of a transaction that sees versions of its own."""
         known = self.files.of_own(top, self.parts.spc, self.parts.db, self.parts.rel)
         opcode = info & OPCODE
-        changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
-        if known == FILE_HAS_NO_ROWS or (known != 0 and not changes_rows):
+        if known == FILE_HAS_NO_ROWS or (known != 0 and not self.changes_rows(rmgr, opcode, known)):
             return 1
         number = known - VERSION_BASE if known > 0 else NOTHING - known
-        is_rewrite = number & IS_REWRITE != 0
+        is_rewrite = known != FILE_HAS_CHUNKS and number & IS_REWRITE != 0
         if known == 0 or (is_rewrite and rmgr == RM_HEAP and opcode != HEAP_INSERT):
             return 0
-        self.insert_op = OP_REWRITE if is_rewrite else OP_INSERT
         self.is_new = False
         self.slot = OTHERS
+        if known == FILE_HAS_CHUNKS:
+            return self.process_chunk(rmgr, opcode)
+        self.insert_op = OP_REWRITE if is_rewrite else OP_INSERT
         number >>= 1
         return self.process_rows(rmgr, info, number if known > 0 else NOTHING - number)
 
-    def is_complete(self, xid: int) -> int:
-        """Return whether a transaction that begins here is read from its beginning on (`xid_precedes`)."""
-        return 1 if self.complete_from < 0 or (xid - self.complete_from) & ALL_XIDS < HALF_OF_XIDS else 0
-
     def process_rows(self, rmgr: int, info: int, relation: int) -> int:
         """Process the row changes of a record whose parts were located."""
+        # Only a confirmation uses the chunks of a speculative row.
+        is_confirm = rmgr == RM_HEAP and info & OPCODE == HEAP_CONFIRM
+        if self.chunks.left > 0 and not is_confirm and self.speculative.has(self.xid):
+            return 0
         if rmgr == RM_HEAP2:
             return self.process_multi_insert(info, relation)
         opcode = info & OPCODE
@@ -427,8 +360,9 @@ class RowExtractor:
             return 0
         if flags & INSERT_SPECULATIVE:
             return self.hold_speculative(relation)
-        self.add(self.insert_op, BEFORE_NONE, relation, self.parts.data_at, self.parts.data_length, 0, NO_TUPLE)
-        return 1
+        return self.add_new(
+            self.insert_op, BEFORE_NONE, relation, self.parts.data_at, self.parts.data_length, 0, NO_TUPLE
+        )
 
     def hold_speculative(self, relation: int) -> int:
         """Hold a row that waits for its confirmation; its transaction begins with it."""
@@ -449,10 +383,13 @@ class RowExtractor:
         )
         return 1
 
-    def has_speculative(self, state: int) -> int:
-        """Return whether a row of a transaction in this state is held, or of another one in the same state."""
+    def has_held(self, state: int) -> int:
+        """Return whether a row or chunk of a transaction in this state is held, or of another one in the same state."""
         for at in range(self.speculative.count):
             if self.xids.get(self.speculative.xids[at]) == state:
+                return 1
+        for at in range(self.chunks.first, self.chunks.count):
+            if self.chunks.xids[at] != 0 and self.xids.get(self.chunks.xids[at]) == state:
                 return 1
         return 0
 
@@ -467,8 +404,9 @@ class RowExtractor:
         at = self.speculative.starts[held]
         length = self.speculative.lengths[held]
         relation = self.speculative.relations[held]
+        if not self.add_new(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE):
+            return 0
         self.speculative.remove(held)
-        self.add(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
         return 1
 
     def process_delete(self, relation: int) -> int:
@@ -479,14 +417,20 @@ class RowExtractor:
         if flags & DELETE_SUPER:
             place = self.parts.block << 16 | read_u16(self.linear, self.parts.main_at + 4)
             held = self.speculative.find(self.xid, self.parts.spc, self.parts.db, self.parts.rel, place)
-            return 0 if held == NOTHING else self.speculative.remove(held) + 1
+            if held == NOTHING:
+                return 0
+            self.speculative.remove(held)
+            self.forget_chunks()
+            return 1
         if not flags & (DELETE_OLD_TUPLE | DELETE_OLD_KEY):
             self.add(OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
+            self.forget_chunks()
             return 1
         kind = BEFORE_FULL if flags & DELETE_OLD_TUPLE else BEFORE_KEY
         if not self.is_tuple(self.parts.main_at + 8, self.parts.main_length - 8):
             return 0
         self.add(OP_DELETE, kind, relation, 0, NO_TUPLE, self.parts.main_at + 8, self.parts.main_length - 8)
+        self.forget_chunks()
         return 1
 
     def process_update(self, relation: int) -> int:
@@ -506,8 +450,7 @@ class RowExtractor:
             if not self.is_tuple(old_at, self.parts.main_length - 14):
                 return 0
             old_length = self.parts.main_length - 14
-        self.add(OP_UPDATE, kind, relation, self.parts.data_at, self.parts.data_length, old_at, old_length)
-        return 1
+        return self.add_new(OP_UPDATE, kind, relation, self.parts.data_at, self.parts.data_length, old_at, old_length)
 
     def process_multi_insert(self, info: int, relation: int) -> int:
         """Process a multi-insert: all of its rows or none."""
@@ -518,12 +461,17 @@ class RowExtractor:
         count = read_u16(self.linear, self.parts.main_at + 2)
         if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.parts.main_length < 4 + 2 * count):
             return 0
-        return self.walk_tuples(count, relation, False) and self.walk_tuples(count, relation, True)
+        if not self.walk_tuples(count, relation, False) or not self.walk_tuples(count, relation, True):
+            return 0
+        if self.linear[self.parts.main_at] & INSERT_LAST:
+            self.forget_chunks()
+        return 1
 
     def walk_tuples(self, count: int, relation: int, write: bool) -> int:  # noqa: FBT001
         """Check or add the tuples of a multi-insert; return 0 if one of them is not ordinary."""
         at = self.parts.data_at
         stop = self.parts.data_at + self.parts.data_length
+        joined = 0
         for _ in range(count):
             at += (at - self.parts.data_at) & 1
             if at + 2 + PACKED_HEADER > stop:
@@ -532,10 +480,36 @@ class RowExtractor:
             at += 2
             if at + length > stop or not self.is_tuple(at, length):
                 return 0
+            new_at = at
+            size = length
+            if self.chunks.left > 0 and self.owns_chunks(relation, at):
+                size = self.chunks.join(self.xid, relation, at, length, write)
+                if size == 0:
+                    return 0
+                joined += size
+                if self.chunks.has_values:
+                    new_at = JOINED_ROW
+                else:
+                    size = length
             if write:
-                self.add(self.insert_op, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
+                self.add(self.insert_op, BEFORE_NONE, relation, new_at, size, 0, NO_TUPLE)
             at += length
-        return 1 if at == stop else 0
+        return 1 if at == stop and (write or self.has_bytes(joined + self.parts.data_length)) else 0
+
+    def has_bytes(self, size: int) -> int:
+        """Return whether tuples of so many bytes leave space for the tuples of the block's other records.
+
+        They do, unless the row of a forged record repeats a value.
+        """
+        return self.pending.has_bytes(size + len(self.linear) - self.parts.end)
+
+    def owns_chunks(self, relation: int, at: int) -> int:
+        """Return whether a row of a selected relation can point to values whose chunks are held."""
+        return 1 if relation >= 0 and self.linear[at + 2] & HAS_EXTERNAL and self.chunks.has(self.xid) else 0
+
+    def forget_chunks(self) -> int:
+        """Forget the chunks of a row that was processed."""
+        return self.chunks.forget(self.xid) if self.chunks.left > 0 else 0
 
     def begin(self) -> int:
         """Make a new transaction or subtransaction pending."""
@@ -548,6 +522,20 @@ class RowExtractor:
             self.join()
             self.is_new = False
         return 0
+
+    def add_new(
+        self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
+    ) -> int:
+        """Add a row with its values whose chunks are held; return 0 if these are not what the row points to."""
+        if self.chunks.left > 0 and self.owns_chunks(relation, new_at):
+            size = self.chunks.join(self.xid, relation, new_at, new_length, False)
+            if size == 0 or not self.has_bytes(size + self.parts.main_length):
+                return 0
+            if self.chunks.has_values:
+                new_at = JOINED_ROW
+                new_length = size
+        self.add(op, before_kind, relation, new_at, new_length, old_at, old_length)
+        return self.forget_chunks() + 1
 
     def add(
         self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int

@@ -11,7 +11,8 @@ from __future__ import annotations
 from tidemark.decode.datum.lookup import IntegerMap
 
 NO_ROWS = 1  # its rows are skipped: a catalog that is not tracked, a sequence
-FIRST_VERSION = 2  # from here on, number of the relation version plus this; below 0: -1 minus it, rows without tuples
+HAS_CHUNKS = 2  # its rows are chunks of other rows' values: a TOAST table
+FIRST_VERSION = 3  # from here on, number of the relation version plus this; below 0: -1 minus it, rows without tuples
 OWN_IS_REWRITE = 1  # bit of an own file's number, below that of the version: its rows are those of a rewrite
 
 

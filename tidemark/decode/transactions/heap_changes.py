@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
-from tidemark.decode.datum.toast import ToastChunks
+from tidemark.decode.datum.toast import HAS_EXTERNAL, INFOMASK_AT, ToastChunks
 from tidemark.decode.datum.tuples import TupleLayout
 from tidemark.decode.transactions.object_names import NameKeeper, RowContext
 from tidemark.decode.transactions.open_transaction import OpenTransaction, SpeculativeKey, SpeculativeRow
@@ -307,6 +307,8 @@ class HeapChanges:
             self._record_names(self.names, site, relation, new, old)
         rows, lsn = site.transaction.rows, site.record.lsn
         number = rows.versions.number(site.catalog.database, relation)
+        if new is not None and new[INFOMASK_AT] & HAS_EXTERNAL:
+            self._skimmer.set_layout(number, self._facts_of(relation).layout)
         origin = site.record.origin
         rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
@@ -348,6 +350,8 @@ class HeapChanges:
         table = self._facts_of(relation)
         if site.transaction.schema is None or self._is_ignored_by_all(site, table, locator):
             self._classify_for_skimmer(table, locator, site.catalog.database)
+        elif table.role is _RowHandling.TOAST:
+            self._skimmer.own_file_has_chunks(site.transaction, locator)
         return table
 
     def _facts_of(self, relation: Relation) -> _RelationFacts:
@@ -369,6 +373,8 @@ class HeapChanges:
     def _classify_for_skimmer(self, table: _RelationFacts, locator: RelFileLocator, database: Oid) -> None:
         if table.role is _RowHandling.IGNORED:
             self._skimmer.file_is_passed_over(locator)
+        elif table.role is _RowHandling.TOAST:
+            self._skimmer.file_has_chunks(locator)
         elif self._is_ordinary(table):
             if len(self._transactions.versions) >= TABLES_MAX:
                 self._transactions.renew_versions()

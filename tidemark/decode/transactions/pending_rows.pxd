@@ -5,6 +5,7 @@ cimport cython
 cdef Py_ssize_t ENTRIES_MAX, IN_RECORD_MAX, STEP, WORDS
 cdef long long SLOTS, NOTHING, OTHERS, GONE, ALL_XIDS, ROWS_EACH, BYTES_EACH, SINCE
 cdef unsigned int NO_TUPLE
+cdef Py_ssize_t IN_JOINED
 
 
 # NB: Cython 3.3 generates invalid C for a final class with a method that returns `long long` and an exception value.
@@ -18,7 +19,7 @@ cdef class PendingRows:
     cdef long long oldest, others_lsn
     cdef unsigned long long[::1] words
     cdef const unsigned char[::1] linear
-    cdef unsigned char[::1] entries, arranged, tuples, arranged_tuples
+    cdef unsigned char[::1] entries, arranged, joined, tuples, arranged_tuples
     cdef long long[::1] row_slots, row_sizes, arranged_sizes
     cdef long long[::1] run_xids, run_rows, run_bytes, run_more
     cdef long long[::1] end_xids, end_firsts, end_lsns, end_ends, end_times, end_databases, end_restarts
@@ -47,6 +48,10 @@ cdef class PendingRows:
     cdef int count(self, long long slot, long long xid) except -1 nogil
 
     cdef inline int copy(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+
+    cdef int copy_joined(self, Py_ssize_t length) except -1 nogil
+
+    cdef int has_bytes(self, Py_ssize_t size) except -1 nogil
 
     @cython.locals(end=Py_ssize_t, restart="long long")
     cdef int commit(self, long long slot, long long lsn, long long end_lsn, long long time,

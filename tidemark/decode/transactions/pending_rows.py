@@ -39,6 +39,7 @@ SMALL_ROWS = 256  # a transaction with more rows should not stay pending
 SMALL_BYTES = 64 << 10  # a transaction with more bytes of tuples should not stay pending
 LONG = 1024  # nor one after which this many transactions have begun
 NONE = -1  # no slot or no LSN
+JOINED = -1  # in place of a tuple's offset: it is the row in `joined`
 RUN_COLUMNS = 4
 ROW_ENDS = 7  # index in `ends`; the columns before it are those of `SmallTransactions`
 BYTE_ENDS = 8
@@ -60,6 +61,7 @@ ALL_XIDS = int(XID_MASK)
 STEP = ENTRY_BYTES
 WORDS = 4
 NO_TUPLE = ABSENT
+IN_JOINED = JOINED
 NO_BYTES = b""
 
 Buffer = bytes | bytearray
@@ -96,6 +98,7 @@ class PendingRows:
         self.slot_more = slots[6]
         self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # for each slot, its latest row if it is unselected
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
+        self.joined = bytearray(1)  # a row with the values that it points to
         self.tuples = bytearray(1)
         self.arranged_tuples = bytearray(1)
         self.row_count = 0  # pending rows, between calls
@@ -171,7 +174,10 @@ class PendingRows:
         if old_length != NO_TUPLE:
             self.copy(old_at, old_length)
         if new_length != NO_TUPLE:
-            self.copy(new_at, new_length)
+            if new_at == IN_JOINED:
+                self.copy_joined(new_length)
+            else:
+                self.copy(new_at, new_length)
         size = self.tuple_count - begin
         self.row_slots[self.row_count] = slot
         self.row_sizes[self.row_count] = size
@@ -231,6 +237,19 @@ class PendingRows:
             self.tuples[self.tuple_count : self.tuple_count + length] = self.linear[at : at + length]
         self.tuple_count += length
         return 0
+
+    def copy_joined(self, length: int) -> int:
+        """Append the row in `joined`; the caller has asked whether there is space."""
+        if cython.compiled:
+            memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(self.joined[0]), length)
+        else:
+            self.tuples[self.tuple_count : self.tuple_count + length] = self.joined[:length]
+        self.tuple_count += length
+        return 0
+
+    def has_bytes(self, size: int) -> int:
+        """Return whether there is space for so many bytes of tuples."""
+        return 1 if size <= len(self.tuples) - self.tuple_count else 0
 
     def commit(self, slot: int, lsn: int, end_lsn: int, time: int, database: int) -> int:
         """Append a pending transaction to those that committed in this call, if it has rows."""

@@ -13,18 +13,17 @@ from collections.abc import Iterable
 from functools import partial
 
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
+from tidemark.decode.datum.tuples import TupleLayout
 from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.transactions.committed_transaction import Ended
-from tidemark.decode.transactions.extract import (
-    KNOWN,
-    NONE,
-    ORDINARY,
-    PASSED_OVER,
-    SEES_OWN,
-    UNKNOWN,
-    RowExtractor,
+from tidemark.decode.transactions.extract import RowExtractor
+from tidemark.decode.transactions.file_versions import (
+    FIRST_VERSION,
+    HAS_CHUNKS,
+    NO_ROWS,
+    OWN_IS_REWRITE,
+    FileVersions,
 )
-from tidemark.decode.transactions.file_versions import FIRST_VERSION, NO_ROWS, OWN_IS_REWRITE, FileVersions
 from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.pending_rows import (
     BYTE_ENDS,
@@ -42,6 +41,7 @@ from tidemark.decode.transactions.pending_rows import (
 )
 from tidemark.decode.transactions.ports import PendingTransaction
 from tidemark.decode.transactions.transactions import TransactionTable
+from tidemark.decode.transactions.xid_states import KNOWN, NONE, ORDINARY, PASSED_OVER, SEES_OWN, UNKNOWN
 from tidemark.model.lsn import XID_MASK, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
@@ -65,6 +65,7 @@ class Skimmer:
         self._file_count = 0  # known since the last `forget_files`, at most
         self._own_files: dict[Xid, dict[RelFileLocator, int]] = {}  # their values, by top-level transaction
         self._own_file_count = 0
+        self._layouts: set[int] = set()  # relation versions whose layout is known
         self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
         self._tuples, self._arranged_tuples = bytearray(), bytearray()
         self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
@@ -148,10 +149,14 @@ class Skimmer:
             row, byte, counted = stop, end, more[run]
         self._transactions.grew(row * ENTRY_BYTES + byte)
 
-    def take_speculative(self) -> list[int]:
-        """Return the records of the current block whose rows wait for a confirmation; the caller processes them."""
+    def take_held(self) -> list[int]:
+        """Return the records of the current block with rows that wait for a confirmation, or chunks for their row.
+
+        The caller processes them.
+        """
         records: list[int] = self._extractor.speculative.take()
-        return records
+        chunks: list[int] = self._extractor.chunks.take()
+        return sorted(records + chunks) if records else chunks
 
     def committed(self, timeline: TimelineId) -> CommittedRun | None:
         """Return the pending transactions that committed."""
@@ -231,6 +236,16 @@ class Skimmer:
         """Mark a file whose rows are skipped."""
         self._set_file(locator, NO_ROWS)
 
+    def file_has_chunks(self, locator: RelFileLocator) -> None:
+        """Mark a file whose rows are chunks of other rows' values."""
+        self._set_file(locator, HAS_CHUNKS)
+
+    def set_layout(self, number: int, layout: TupleLayout) -> None:
+        """Set the layout of a relation version whose rows can point to chunks."""
+        if number not in self._layouts:
+            self._layouts.add(number)
+            self._extractor.chunks.set_layout(number, layout.lengths, layout.aligns)
+
     def file_can_be_passed_over(self, locator: RelFileLocator) -> None:
         """Mark a file in which rows of transactions that are passed over are skipped; others' rows are not."""
         self._files.set_passed(locator.spc, locator.db, locator.rel)
@@ -250,6 +265,10 @@ class Skimmer:
         """
         number = number << 1 | (OWN_IS_REWRITE if rewritten else 0)
         self._set_own_file(transaction.xid, locator, FIRST_VERSION + number if selected else NONE - number)
+
+    def own_file_has_chunks(self, transaction: OpenTransaction, locator: RelFileLocator) -> None:
+        """Mark a file with chunks for one transaction that changed a catalog, until it sees other versions."""
+        self._set_own_file(transaction.xid, locator, HAS_CHUNKS)
 
     def own_file_is_passed_over(self, transaction: OpenTransaction, locator: RelFileLocator) -> None:
         """Skip the rows of a file in one transaction that changed a catalog, until it sees other versions."""
@@ -308,6 +327,8 @@ class Skimmer:
     def forget_all(self) -> None:
         """Forget all files and transactions; open transactions are no longer ordinary."""
         self.forget_files()
+        self._layouts.clear()
+        self._extractor.chunks.forget_layouts()
         transactions = list(self._transactions)
         self._extractor.forget_xids()
         for transaction in transactions:

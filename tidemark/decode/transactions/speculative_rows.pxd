@@ -20,6 +20,9 @@ cdef class SpeculativeRows:
     cdef Py_ssize_t find(self, long long xid, long long spc, long long db, long long rel,
                          long long place) except? -2 nogil
 
+    @cython.locals(at=Py_ssize_t)
+    cdef int has(self, long long xid) except -1 nogil
+
     @cython.locals(last=Py_ssize_t)
     cdef int remove(self, Py_ssize_t at) except -1 nogil
 

@@ -68,6 +68,13 @@ class SpeculativeRows:
                 return at if self.databases[at] == db and self.tablespaces[at] == spc else NOT_FOUND
         return NOT_FOUND
 
+    def has(self, xid: int) -> int:
+        """Return whether a row of a transaction is held."""
+        for at in range(self.count):
+            if self.xids[at] == xid:
+                return 1
+        return 0
+
     def remove(self, at: int) -> int:
         """Remove a row."""
         self.count -= 1

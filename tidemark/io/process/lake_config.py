@@ -77,6 +77,8 @@ class LakeConfig:
 
     tables: tuple[LakeTableConfig, ...] = ()
     slow_write_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    executor_bytes_min: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    executor_job_s: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
     maintain_commits: Annotated[int, Meta(ge=0, le=100_000)] = 100
     maintain_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 30)] = 64 << 20
     maintain_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000

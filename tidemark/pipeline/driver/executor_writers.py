@@ -2,6 +2,10 @@
 
 The executors read the values from the outbox server, and write into the lake: both must be reachable from them. They
 need the packages of the driver. Without executors the driver writes by itself, and reports it.
+
+A job has a deadline: an executor that hangs in a system call would otherwise stop the pipeline. After it the job is
+cancelled, the driver writes the run, and for the same time it gives the executors nothing: waiting takes at most half
+of the time. What a late executor still writes is in no commit (`sinks.executor_files`).
 """
 
 import time
@@ -15,14 +19,18 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tidemark.engine.ports import Clock
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.driver.executors import POLL_S, Executors
 from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
+from tidemark.pipeline.sinks.write_costs import RunWriter, WriteCosts
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, read_batches
@@ -30,10 +38,7 @@ from tidemark.pipeline.storage.stores import open_lake
 
 TASK_BYTES = 16 << 20  # of values: one file of a log
 JOBS_AT_ONCE = 8  # each waits for the executors
-WITHOUT_S = 10.0  # executors may be late, or gone for a moment, but not longer
-POLL_S = 0.5
 SKIPPED_MAX = 64  # runs of a log or replica that the driver writes without asking, after runs that had to be merged
-AGAIN_S = 60.0  # between two reports
 
 
 class ExecutorsFailed(ConsumerFailed):
@@ -92,47 +97,71 @@ class ExecutorWriters:
     """Writes the files of runs by Spark jobs, several at a time."""
 
     def __init__(
-        self, source: SourceOptions, lake: str, lake_config: LakeConfig, log: Log, metrics: PipelineMetrics
+        self,
+        source: SourceOptions,
+        lake: str,
+        lake_config: LakeConfig,
+        log: Log,
+        metrics: PipelineMetrics,
+        *,
+        clock: Clock | None = None,
+        executors: Executors | None = None,
     ) -> None:
-        """`source` names the outbox as the executors reach it."""
+        """`source` names the outbox as the executors reach it; `executors` replaces those of the session."""
         self._source, self._lake, self._lake_config = source, lake, lake_config
         self._log = log
         self._metrics = metrics
+        self._clock = clock or SystemClock()
+        self._executors = executors or Executors(log, self._clock, time.sleep)
         self._refused = RefusedRuns()
+        self._costs = WriteCosts()
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, "tidemark-executors")
         self._spark: SparkSession | None = None
-        self._seen_s = 0.0  # when there were executors last
-        self._reported_s = float("-inf")
+        self._paused_until_s = float("-inf")
 
     def attach(self, spark: SparkSession) -> None:
         """Use the executors of a session, which may come somewhat later."""
-        self._spark, self._seen_s = spark, time.monotonic()
+        self._spark = spark
+        self._executors.attach(spark)
 
     def are_there(self) -> bool:
-        """Return whether there are executors; wait for those that are late."""
-        while not self._are_gone():
-            if self._count():
-                return True
-            time.sleep(POLL_S)
-        return False
+        """Return whether executors may write a run; wait for those that are late."""
+        return not self._is_paused() and self._executors.are_there()
+
+    def _is_paused(self) -> bool:
+        return self._clock.monotonic_s() < self._paused_until_s
+
+    @property
+    def bytes_min(self) -> int:
+        """Return the least bytes of a run of which executors write the files."""
+        threshold = self._lake_config.executor_bytes_min or self._costs.threshold_bytes
+        self._metrics.executor_threshold_bytes.set(threshold)
+        return threshold
+
+    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
+        """Record how long it took to write a run into a log."""
+        self._costs.record(writer, byte_count, seconds)
 
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
         """Let the executors write the files of a run; None if the driver has to write it."""
         tasks = list(self._tasks(target, run))
-        if self._spark is None or not tasks or self._refused.skips(target.uri):
+        if self._spark is None or not tasks or self._is_paused() or self._refused.skips(target.uri):
             return None
-        group, begun_s = uuid4().hex, time.monotonic()
+        group, begun_s = uuid4().hex, self._clock.monotonic_s()
         job = self._pool.submit(self._run, self._spark, group, tasks)
         try:
-            parts = self._result(self._spark, group, job)
+            parts = self._result(self._spark, group, job, begun_s + self._lake_config.executor_job_s)
         except (PySparkException, Py4JError) as error:
-            if self._are_gone():
+            if self._executors.are_gone():
                 return None
             named = named_failure(str(error))
             raise named or ExecutorsFailed(f"the executors did not write: {first_reason(str(error))}") from error
         finally:
-            seconds = time.monotonic() - begun_s
+            seconds = self._clock.monotonic_s() - begun_s
             self._metrics.executor_seconds.inc(seconds)
+        if parts is None:
+            self._pause(target.uri, len(tasks))
+            return None
         written = joined(parts)
         self._refused.record(target.uri, is_written=written is not None)
         if written is None:
@@ -144,6 +173,19 @@ class ExecutorWriters:
         found = {"files": file_count, "bytes": byte_count, "rows": run.row_count, "seconds": round(seconds, 3)}
         self._log.info("executors wrote a run", table=target.uri, **found)
         return written
+
+    def _pause(self, uri: str, task_count: int) -> None:
+        pause_s = self._lake_config.executor_job_s
+        self._paused_until_s = self._clock.monotonic_s() + pause_s
+        self._metrics.executor_late_jobs.inc()
+        hint = "see the logs of Spark's executors: a task hangs, or waits for a free core (lake.executor_job_s)"
+        self._log.warning(
+            "executors are late: the driver writes the files itself",
+            table=uri,
+            tasks=task_count,
+            paused_s=pause_s,
+            hint=hint,
+        )
 
     def _tasks(self, target: TargetFiles, run: PackedRun) -> Iterator[FileTask]:
         """Yield parts of about `TASK_BYTES`; none if the rows have been read already."""
@@ -172,32 +214,18 @@ class ExecutorWriters:
         return list(context.parallelize(tasks, len(tasks)).map(write_part).collect())
 
     def _result(
-        self, spark: SparkSession, group: str, job: Future[list[WrittenFiles | None]]
-    ) -> list[WrittenFiles | None]:
-        """Wait for a job; cancel it if all executors are gone."""
+        self, spark: SparkSession, group: str, job: Future[list[WrittenFiles | None]], deadline_s: float
+    ) -> list[WrittenFiles | None] | None:
+        """Wait for a job; cancel it if all executors are gone, or at the deadline: then return None.
+
+        A cancelled job is not awaited: its late result is not used, and its thread ends with it.
+        """
         while True:
             try:
                 return job.result(POLL_S)
             except NotYet:
-                if not self._count() and self._are_gone():
+                if self._clock.monotonic_s() >= deadline_s:
                     spark.sparkContext.cancelJobGroup(group)
-
-    def _count(self) -> int:
-        """Return the number of executors."""
-        if self._spark is None:
-            return 0
-        count = int(self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001
-        if count:
-            self._seen_s = time.monotonic()
-        return count
-
-    def _are_gone(self) -> bool:
-        """Return whether there are none, and report it."""
-        now_s = time.monotonic()
-        if self._spark is not None and (self._count() or now_s - self._seen_s < WITHOUT_S):
-            return False
-        if now_s - self._reported_s >= AGAIN_S:
-            self._reported_s = now_s
-            hint = "check that the cluster has free cores and memory for an executor"
-            self._log.warning("spark has no executors: the driver writes all files itself", hint=hint)
-        return True
+                    return None
+                if not self._executors.count() and self._executors.are_gone():
+                    spark.sparkContext.cancelJobGroup(group)

@@ -47,6 +47,7 @@ from tidemark.pipeline.storage.stores import open_delta
 POLL_S = 0.2  # while no table is due
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
 STEP_BYTES_MIN = 1 << 20  # a step that lost is halved down to this
+ENDED = ("", "")  # in place of a folder and its work: all of it
 FAILURES = (DeltaError, OSError, pa.ArrowException, TidemarkError)
 
 
@@ -90,6 +91,8 @@ class Maintenance:
         self._reported: dict[str, tuple[int, Upkeep]] = {}
         self._results = MaintenanceResults()
         self._tables: dict[str, _DueTable] = {}  # by folder; the table that was maintained last is at the end
+        self._failing: dict[tuple[str, str], float] = {}  # since when; by folder and work
+        metrics.maintenance_failing_seconds.set_function(self._failing_s)
 
     def report(self, written: Iterable[tuple[str, int]], upkeep: Mapping[str, Upkeep]) -> None:
         """Report the Delta tables that a batch wrote: folder below the root and recorded version."""
@@ -132,12 +135,19 @@ class Maintenance:
     @contextmanager
     def _reporting_its_end(self) -> Iterator[None]:
         self._metrics.maintenance_running.set(1)
+        self._failing.pop(ENDED, None)
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the stream continues without maintenance, and the operator sees it
             self._log.error("maintenance of the lake ends", **describe_error(error))
+            self._failing.setdefault(ENDED, time.monotonic())
         finally:
             self._metrics.maintenance_running.set(0)
+
+    def _failing_s(self) -> float:
+        """Return how long the work has failed that has failed the longest; read by another thread."""
+        begun_s = list(self._failing.values())
+        return time.monotonic() - min(begun_s) if begun_s else 0.0
 
     def step(self) -> bool:
         """Do a bounded part of the work; return whether a table was due."""
@@ -212,9 +222,11 @@ class Maintenance:
             table.step_bytes = max(STEP_BYTES_MIN, table.step_bytes // 2)
         except (TableDiverged, TableStopped, TableNotFoundError):
             del self._tables[folder]  # the stream finds it out with the next batch
+            self._forget_failures(folder)
             return
         except Exception as error:  # noqa: BLE001 - other tables are still maintained, and the operator sees it
             self._metrics.maintenance_failures.inc()
+            self._failing.setdefault((folder, work.__name__), time.monotonic())
             fields, is_known = describe_error(error), isinstance(error, FAILURES)
             if is_known:
                 fields["error"] = first_reason(str(error))  # all of it may have column values
@@ -222,11 +234,18 @@ class Maintenance:
             is_elsewhere = is_of_host(error) or is_full(error) or reports_full_disk(str(error)) or store_failure(error)
             if is_known and not (is_elsewhere or isinstance(error, StoreUnavailable)):
                 table.is_damaged = self._look_for_damage(folder)  # reads the whole table
+            if table.is_damaged:
+                self._forget_failures(folder)  # the stream makes it diverge
         else:
+            self._failing.pop((folder, work.__name__), None)
             table.waits_s, table.step_bytes = 0.0, self._config.maintain_bytes
             return
         table.waits_s = min(max(2 * table.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
         table.not_before_s = time.monotonic() + table.waits_s
+
+    def _forget_failures(self, folder: str) -> None:
+        for failing in [one for one in self._failing if one[0] == folder]:
+            del self._failing[failing]
 
     def _look_for_damage(self, folder: str) -> bool:
         """Let the stream know if the table is damaged; return whether it is."""

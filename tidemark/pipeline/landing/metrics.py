@@ -34,9 +34,12 @@ EXECUTOR_FILES = "tidemark_pipeline_executor_files_total"
 EXECUTOR_BYTES = "tidemark_pipeline_executor_bytes_total"
 EXECUTOR_SECONDS = "tidemark_pipeline_executor_seconds_total"
 EXECUTOR_REFUSALS = "tidemark_pipeline_executor_refusals_total"
+EXECUTOR_THRESHOLD_BYTES = "tidemark_pipeline_executor_threshold_bytes"
+EXECUTOR_LATE_JOBS = "tidemark_pipeline_executor_late_jobs_total"
 MAINTENANCE_STEPS = "tidemark_pipeline_maintenance_steps_total"
 MAINTENANCE_CONFLICTS = "tidemark_pipeline_maintenance_conflicts_total"
 MAINTENANCE_FAILURES = "tidemark_pipeline_maintenance_failures_total"
+MAINTENANCE_FAILING_SECONDS = "tidemark_pipeline_maintenance_failing_seconds"
 MAINTENANCE_RUNNING = "tidemark_pipeline_maintenance_running"
 
 
@@ -111,12 +114,24 @@ class PipelineMetrics:
         self.executor_refusals = self._counter(
             EXECUTOR_REFUSALS, "Runs that executors read and did not write, because they have to be merged."
         )
+        self.executor_threshold_bytes = self._gauge(
+            EXECUTOR_THRESHOLD_BYTES,
+            "Bytes of a table in a portion from which executors write them, by the measured times; 0: no executors.",
+        )
+        self.executor_late_jobs = self._counter(
+            EXECUTOR_LATE_JOBS, "Jobs that did not end before their deadline: the driver wrote their files."
+        )
         self.maintenance_steps = self._counter(MAINTENANCE_STEPS, "Steps of the maintenance of tables.")
         self.maintenance_conflicts = self._counter(
             MAINTENANCE_CONFLICTS, "Steps of maintenance that yielded to the stream, and are repeated later."
         )
         self.maintenance_failures = self._counter(
             MAINTENANCE_FAILURES, "Steps of maintenance that failed, and are repeated later."
+        )
+        self.maintenance_failing_seconds = self._gauge(
+            MAINTENANCE_FAILING_SECONDS,
+            "How long the maintenance of a table has failed, the longest time of all; also after it ended by an error. "
+            "0: none fails.",
         )
         self.maintenance_running = self._gauge(MAINTENANCE_RUNNING, "1 while the maintenance of tables runs.")
 

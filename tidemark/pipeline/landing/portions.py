@@ -23,8 +23,15 @@ from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import KINDS, ValueHeader, ValueKind
 
 PORTION_BYTES = 64 << 20
-UNREAD_BYTES = 8 << 20  # of a table in a portion: for fewer, a job of Spark takes longer than the driver
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Other processes that write the rows of a table with at least so many bytes in a portion, if they are there."""
+
+    are_there: Callable[[], bool]
+    bytes_min: int
 
 
 def feeds(
@@ -34,18 +41,18 @@ def feeds(
     upto: Sequence,
     bytes_max: int = PORTION_BYTES,
     *,
-    has_writers: Callable[[], bool] | None = None,
+    writers: Writers | None = None,
 ) -> Generator[Feed]:
     """Yield the portions of (after, upto] in order; each is read while the previous one is written.
 
-    Rows of a table with at least `UNREAD_BYTES` in a portion are left unread if `has_writers` then returns true.
+    Rows of a table that `writers` take are left unread.
 
     Raises `OutboxReplaced` if the outbox has another name than `outbox_id`: then its numbers mean other values.
     """
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
-        for portion in _portions(outbox, after, upto, bytes_max, with_small=has_writers is not None):
-            reading = pool.submit(_read, outbox, outbox_id, portion, has_writers)
+        for portion in _portions(outbox, after, upto, bytes_max, writers):
+            reading = pool.submit(_read, outbox, outbox_id, portion, writers)
             if ahead is not None:
                 yield ahead.result()
             ahead = reading
@@ -55,7 +62,7 @@ def feeds(
 
 @dataclass(frozen=True, slots=True)
 class _Portion:
-    """The values of (after, upto]; a small one has less than `UNREAD_BYTES`, or is one group."""
+    """The values of (after, upto]; a small one has less bytes than writers take, or is one group."""
 
     after: Sequence
     upto: Sequence
@@ -63,26 +70,26 @@ class _Portion:
 
 
 def _portions(
-    outbox: OutboxPort, after: Sequence, upto: Sequence, bytes_max: int, *, with_small: bool
+    outbox: OutboxPort, after: Sequence, upto: Sequence, bytes_max: int, writers: Writers | None
 ) -> Iterator[_Portion]:
     """Yield ranges that end at group ends: at least one group each, then as many as fit into `bytes_max`.
 
-    Small ones are found `with_small`: this takes another request for the others.
+    Small ones are found for `writers`: this takes another request for the others.
     """
     while after < upto:
-        is_small = with_small and outbox.plan(after, min(UNREAD_BYTES, bytes_max)) >= upto
+        is_small = writers is not None and outbox.plan(after, min(writers.bytes_min, bytes_max)) >= upto
         end = upto if is_small else min(upto, outbox.plan(after, bytes_max))
         yield _Portion(after, end, is_small)
         after = end
 
 
-def _read(outbox: OutboxPort, outbox_id: str, portion: _Portion, has_writers: Callable[[], bool] | None) -> Feed:
+def _read(outbox: OutboxPort, outbox_id: str, portion: _Portion, writers: Writers | None) -> Feed:
     after, upto = portion.after, portion.upto
     values = None
-    if has_writers is not None and portion.is_small:
-        values = _small_values(outbox, after, upto, has_writers)
+    if writers is not None and portion.is_small:
+        values = _small_values(outbox, after, upto, writers)
     if values is None:
-        unread = {} if has_writers is None else _unread(outbox, outbox_id, after, upto, has_writers)
+        unread = {} if writers is None else _unread(outbox, outbox_id, after, upto, writers)
         values = _values(outbox, after, upto, unread)
     headers: list[ValueHeader] = []
     items = list[LakeItem]()
@@ -96,7 +103,7 @@ def _read(outbox: OutboxPort, outbox_id: str, portion: _Portion, has_writers: Ca
 
 
 def _small_values(
-    outbox: OutboxPort, after: Sequence, upto: Sequence, has_writers: Callable[[], bool]
+    outbox: OutboxPort, after: Sequence, upto: Sequence, writers: Writers
 ) -> Iterable[tuple[ValueHeader, OutboxValue | ChangeBatch]] | None:
     """Return the values of a small portion without asking for headers; None: writers are to write rows of it.
 
@@ -108,9 +115,9 @@ def _small_values(
         header = value.header
         if header.kind is ValueKind.BATCH:
             of = header.database, header.relation
-            was_small = byte_counts[of] < UNREAD_BYTES
+            was_small = byte_counts[of] < writers.bytes_min
             byte_counts[of] += header.payload_length
-            if was_small and byte_counts[of] >= UNREAD_BYTES and has_writers():
+            if was_small and byte_counts[of] >= writers.bytes_min and writers.are_there():
                 return None
         found.append((header, value))
     return found
@@ -134,15 +141,15 @@ def _values(
 
 
 def _unread(
-    outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence, has_writers: Callable[[], bool]
+    outbox: OutboxPort, outbox_id: str, after: Sequence, upto: Sequence, writers: Writers
 ) -> dict[Sequence, tuple[ValueHeader, ChangeBatch]]:
     """Return the batches of tables with many bytes in a portion, by sequence, with rows that are not read."""
     batches = [header for header in outbox.headers(after, upto) if header.kind is ValueKind.BATCH]
     byte_counts = Counter[tuple[Oid, Oid]]()
     for header in batches:
         byte_counts[header.database, header.relation] += header.payload_length
-    large = {of for of, byte_count in byte_counts.items() if byte_count >= UNREAD_BYTES}
-    if not large or not has_writers():
+    large = {of for of, byte_count in byte_counts.items() if byte_count >= writers.bytes_min}
+    if not large or not writers.are_there():
         return {}
     by_table = {of: [one for one in batches if (one.database, one.relation) == of] for of in large}
     values = {

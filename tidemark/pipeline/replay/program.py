@@ -2,7 +2,8 @@
 
     LAKE CONFIG TABLE AT TO
 
-CONFIG: the configuration with the options of an object store, or empty. AT: an LSN or a time. TO: a new folder.
+CONFIG: the configuration with the options of an object store, or empty. AT: an LSN or a time. TO: a new folder,
+or a prefix of a bucket.
 """
 
 import json
@@ -20,6 +21,7 @@ from tidemark.model.lsn import parse_lsn
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import moment_of
 from tidemark.pipeline.replay.replaying import replay
+from tidemark.pipeline.replay.result_target import result_target
 from tidemark.pipeline.storage.stores import open_lake
 
 
@@ -65,7 +67,8 @@ def _replayed(root: str, config: str, name: str, at: str, to: str) -> dict[str, 
     open_lake(root, loaded)
     lake = OpenedLake(root)
     table = lake.find(name)
-    done = replay(lake, table, moment, Path(to), loaded.settings_of(table.qualified_name).merge_rows)
+    open_lake(to, loaded)
+    done = replay(lake, table, moment, result_target(to), loaded.settings_of(table.qualified_name).merge_rows)
     return {"table": table.qualified_name, "at": str(moment), "from": str(done.base), "rows": done.rows, "to": to}
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -11,6 +10,7 @@ from tidemark.io.host.disk import StateFull
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.pipeline.failures import first_reason
 from tidemark.pipeline.lake.table_errors import LakeFailed, unavailable_store
+from tidemark.pipeline.storage.store_errors import StoreUnavailable
 
 
 class ReplayRefused(ConfigError):
@@ -24,7 +24,7 @@ class ReplayRefused(ConfigError):
 class TargetExists(ConfigError):
     """The folder of the result exists."""
 
-    hint = "name a folder that does not exist yet"
+    hint = "name a folder that does not exist yet, or a prefix of a bucket without objects"
 
 
 class TargetInUse(ConfigError):
@@ -45,7 +45,10 @@ class LakeUnreadable(LakeFailed):
 class ResultNotWritten(StateError):
     """The result cannot be written."""
 
-    hint = "check that its folder is on a local disk with free space, and that you may write to it"
+    hint = (
+        "check that you may write to its folder or bucket, and that there is space: the result for an object store is "
+        "first written to the folder of temporary files (TMPDIR)"
+    )
 
 
 @contextmanager
@@ -62,9 +65,9 @@ def reading(uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def writing_result(to: Path) -> Iterator[None]:
+def writing_result(to: object) -> Iterator[None]:
     """Translate the errors of writing the result."""
     try:
         yield
-    except (LakeFailed, StateFull, OSError) as error:
+    except (LakeFailed, StateFull, OSError, StoreUnavailable) as error:
         raise ResultNotWritten(f"{to} cannot be written: {first_reason(str(error))}") from error

@@ -31,7 +31,7 @@ from tidemark.pipeline.replay.log_rows import LogRows
 from tidemark.pipeline.replay.moment import Moment
 from tidemark.pipeline.replay.recorded_events import RecordedEvents
 from tidemark.pipeline.replay.refusal import LakeUnreadable, ReplayRefused, reading, writing_result
-from tidemark.pipeline.replay.result_folder import check_target, publish, unfinished_result
+from tidemark.pipeline.replay.result_target import ResultTarget
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -47,9 +47,11 @@ class Replayed:
     rows: int
 
 
-def replay(lake: OpenedLake, table: TablePosition, moment: Moment, to: Path, rows_max: int = MERGE_ROWS) -> Replayed:
-    """Write the rows that `table` had at `moment` to the folder `to`."""
-    check_target(to)
+def replay(
+    lake: OpenedLake, table: TablePosition, moment: Moment, target: ResultTarget, rows_max: int = MERGE_ROWS
+) -> Replayed:
+    """Write the rows that `table` had at `moment` to the new table `target`."""
+    target.check()
     if table.relation == INVALID_OID or table.log_version < 0:
         raise ReplayRefused(f"{table.qualified_name} has no log in the lake")
     of = (table.database, table.relation)
@@ -59,12 +61,12 @@ def replay(lake: OpenedLake, table: TablePosition, moment: Moment, to: Path, row
     events = RecordedEvents(lake.root, of, lake.positions.applied.position if fault is None else fault.position)
     rows = LogRows(log, rows_max)
     span = ReplayedTable(lake.positions, table, events, rows).range_to(moment)
-    with unfinished_result(to) as folder:
+    with target.unfinished() as folder:
         replica = Replica(str(folder / "replica"), APP, events.shape, events.constants, UTF8, rows_max=rows_max)
-        with writing_result(to):
+        with writing_result(target):
             result = replica.apply([])
         for items in _portions(of, events, rows, span):
-            with writing_result(to):
+            with writing_result(target):
                 result = replica.apply(items)
         if not result.exists:
             raise ReplayRefused(f"{table.qualified_name} had no columns at {moment}")
@@ -73,10 +75,10 @@ def replay(lake: OpenedLake, table: TablePosition, moment: Moment, to: Path, row
                 f"{table.qualified_name}: a change before {moment} does not identify its row: it has neither a key nor "
                 "REPLICA IDENTITY FULL"
             )
-        with writing_result(to):
+        with writing_result(target):
             result.forget_files()
             found = pc.sum(result.files(result.schema.names[:1]).column("num_records")).as_py() or 0
-            publish(Path(result.uri), to)
+            target.publish(Path(result.uri))
     return Replayed(span.base.position, span.end, found)
 
 

@@ -19,6 +19,7 @@ from tidemark.pipeline.merge.keys import comparable_keys
 from tidemark.pipeline.sinks.logshape import log_rows, spelled
 from tidemark.pipeline.sinks.replica_rows import new_rows
 from tidemark.pipeline.sinks.steps import PackedRun, Rows
+from tidemark.pipeline.sinks.write_costs import RunWriter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,4 +84,8 @@ class FileWriters(Protocol):
 
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
         """Return the written files; None if this process has to write the run."""
+        ...
+
+    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
+        """Record how long it took to write a run into a log, with the commit."""
         ...

@@ -1,5 +1,6 @@
 """The ports of a log: a table to which rows are appended with a position, and the format of such tables."""
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -14,7 +15,8 @@ from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.sinks.executor_files import FileWriters, LogFiles
 from tidemark.pipeline.sinks.logshape import convert_types
-from tidemark.pipeline.sinks.steps import PackedRun
+from tidemark.pipeline.sinks.steps import PackedRun, byte_count
+from tidemark.pipeline.sinks.write_costs import RunWriter
 
 
 class LogTable(Protocol):
@@ -101,10 +103,12 @@ class DeltaLogFormat:
         """Let executors write the files of a run, and commit them; return False if its rows are needed here."""
         if self.writers is None or not table.exists or table.partition:
             return False
+        begun_s = time.monotonic()
         written = self.writers.write(LogFiles(table.uri, table.schema), run)
         if written is not None:
             with table.writing(applied) as change:
                 change.added += written.added
+            self.writers.record(RunWriter.EXECUTORS, byte_count(run.batches), time.monotonic() - begun_s)
         return written is not None
 
     def convert_types(self, table: LakeTable, wanted: pa.Schema) -> None:

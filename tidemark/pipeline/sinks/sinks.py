@@ -47,6 +47,7 @@ from tidemark.pipeline.sinks.lake_batch import (
 )
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.pipeline.sinks.steps import Delivered, last_position
+from tidemark.pipeline.sinks.table_faults import TableFaults
 from tidemark.pipeline.sinks.table_states import breaks_after, diverged_table, fault_state, state_after
 from tidemark.pipeline.sinks.table_writes import TableWrites, Upkeep
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
@@ -123,6 +124,7 @@ class Lake:
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._maintained: set[str] = set()  # folders with commits of maintenance that `_positions` does not record
+        self._faults = TableFaults()
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
 
     @property
@@ -143,9 +145,8 @@ class Lake:
 
     def _behind(self, kind: FaultKind) -> dict[TableId, OutboxSequence]:
         found = {}
-        for of, table in self.positions.tables.items():
-            faults = (table.log.fault, table.replica.fault)
-            needed = [fault.sequence for fault in faults if fault is not None and fault.kind is kind]
+        for of, faults in self._faults.of(self.positions.tables).items():
+            needed = [fault.sequence for fault in faults if fault.kind is kind]
             if needed:
                 found[of] = min(needed)
         return found
@@ -324,8 +325,8 @@ class Lake:
 
     def _add_stopped(self, split: SplitBatch) -> None:
         """Add stopped tables without items: their restriction may have been removed."""
-        for of, known in self.positions.tables.items():
-            if any(target.is_faulty(FaultKind.STOPPED) for target in (known.log, known.replica)):
+        for of, faults in self._faults.of(self.positions.tables).items():
+            if any(fault.kind is FaultKind.STOPPED for fault in faults):
                 split.add(of)
 
     def _add_changed(self, split: SplitBatch) -> None:

@@ -18,6 +18,7 @@ from tidemark.model.change import (
     TABLE_ORDINAL,
     ChangeBatch,
     CopyBoundary,
+    GivenRows,
     GroupItem,
     PartitionEvent,
     RewriteBoundary,
@@ -142,6 +143,15 @@ def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_RO
         reached = item.position
     close_run()
     return found
+
+
+def byte_count(batches: Sequence[tuple[OutboxSequence, ChangeBatch]]) -> int:
+    """Return about how many bytes batches have in the outbox."""
+    return sum(_byte_count(batch.given) for _, batch in batches)
+
+
+def _byte_count(given: pa.RecordBatch | GivenRows) -> int:
+    return int(given.get_total_buffer_size()) if isinstance(given, pa.RecordBatch) else given.byte_count
 
 
 def last_position(item: GroupItem) -> Position:

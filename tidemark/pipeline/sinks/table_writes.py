@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
+
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.state.accepted_breaks import log_key
-from tidemark.model.change import LogicalMessage
+from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.commit_time import USECS_PER_DAY
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
@@ -42,9 +44,10 @@ from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.pinned_columns import Pins
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.schema_policy import refusing_changes
-from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.steps import Delivered, byte_count
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, continued, copy_of_replica, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
+from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.state.values import Identity
 
 EXPIRE_EVERY = 100  # commits of one table between two deletions of expired rows
@@ -127,7 +130,9 @@ class TableWrites:
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             self._check_damage(uri)
             delta_log = DeltaLogFormat(uri, app, recorded, open_table, self._writers)
-            log = ChangeLog(self._shapes, delta_log, settings.partition).apply(delivered_items(some))
+            log = self._timed(
+                partial(ChangeLog(self._shapes, delta_log, settings.partition).apply, delivered_items(some)), some
+            )
             if log.has_passed(EXPIRE_EVERY):
                 log.set_properties(keep_hours)
                 if settings.log_keep_days:
@@ -145,6 +150,16 @@ class TableWrites:
         self._maintain(target, outcome, LOG_KEY, LOG_FILE_ROWS, keep_hours)
         self._keep(outcome)
         return outcome
+
+    def _timed(self, apply: Callable[[], LakeTable], some: Sequence[StoredItem]) -> LakeTable:
+        """Append to a log; record how long it took if this process wrote all rows."""
+        batches = [(sequence, item) for sequence, item in some if isinstance(item, ChangeBatch)]
+        if self._writers is None or any(not isinstance(batch.given, pa.RecordBatch) for _, batch in batches):
+            return apply()
+        begun_s = self._clock.monotonic_s()
+        log = apply()
+        self._writers.record(RunWriter.DRIVER, byte_count(batches), self._clock.monotonic_s() - begun_s)
+        return log
 
     def _maintain(
         self, target: TargetTable, outcome: Outcome, key: tuple[str, ...], rows_max: int, keep_hours: int

@@ -334,6 +334,8 @@ def _check_writable(uri: str) -> None:
 def _rename(uri: str) -> None:
     folder, _, name = uri.rpartition("/")
     store = store_of(folder)
-    there = set(store.folders(folder))
-    names = (f"{name}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
-    store.move(uri, f"{folder}/{next(one for one in names if one not in there)}")
+    there, wanted = set(store.folders(folder)), f"{name}.{FaultKind.DIVERGED.value}"
+    free = next(number for number in count(1) if f"{wanted}-{number}" not in there)
+    last = f"{folder}/{wanted}-{free - 1}"
+    is_continued = free > 1 and store.is_unfinished_move(uri, last)
+    store.move(uri, last if is_continued else f"{folder}/{wanted}-{free}")

@@ -8,6 +8,7 @@ store that does not answer, or refuses us, are `StoreUnavailable`.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from errno import EFBIG
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -19,6 +20,14 @@ ParquetSource: TypeAlias = str | pa.NativeFile
 WriteParquet = Callable[[ParquetSource], None]
 """Writes a Parquet file to a sink."""
 Stamp = tuple[int | str, ...]
+PIECE_BYTES = 1 << 20
+READ_BYTES_MAX = 512 << 20  # of a file that is read as a whole; a commit of 2,000 files with 1,600 columns has 400 MB
+
+
+def check_read(path: str, size: int, bytes_max: int = READ_BYTES_MAX) -> None:
+    """Raise `OSError` if a file is too large to be read as a whole."""
+    if size > bytes_max:
+        raise OSError(EFBIG, f"the file has {size} bytes, and at most {bytes_max} are read as a whole", path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class LakeStore(Protocol):
     deletes_at_once: int  # files that one request deletes
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file of at most `READ_BYTES_MAX` bytes; `check_read` refuses a larger one."""
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """Yield the content of a file in bounded pieces."""
@@ -74,6 +83,9 @@ class LakeStore(Protocol):
 
     def move(self, folder: str, to: str) -> None:
         """Rename a folder; a repetition after a crash continues it."""
+
+    def is_unfinished_move(self, folder: str, to: str) -> bool:
+        """Return whether an interrupted `move` of the folder to `to` is to be continued."""
 
     def is_unreadable(self, folder: str) -> bool:
         """Return whether a folder exists that this process may not read."""

@@ -11,10 +11,17 @@ from time import time
 import pyarrow as pa
 
 from tidemark.io.host.disk import sync, write_all
-from tidemark.pipeline.storage.lake_store import ParquetSource, Publish, Stamp, StoredFile, WriteParquet
+from tidemark.pipeline.storage.lake_store import (
+    PIECE_BYTES,
+    ParquetSource,
+    Publish,
+    Stamp,
+    StoredFile,
+    WriteParquet,
+    check_read,
+)
 from tidemark.pipeline.storage.turns import waiting
 
-PIECE_BYTES = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 SYNCED_AT_ONCE = 8  # files: a journal of the file system commits what several threads wait for together
 
@@ -28,7 +35,9 @@ class LocalStore:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            check_read(path, os.fstat(file.fileno()).st_size)
+            return file.read()
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """Yield the content of a file in pieces."""
@@ -122,6 +131,10 @@ class LocalStore:
     def move(self, folder: str, to: str) -> None:
         """Rename a folder."""
         Path(folder).rename(to)
+
+    def is_unfinished_move(self, folder: str, to: str) -> bool:  # noqa: ARG002 - as the port has it
+        """Return false: a folder is renamed as a whole."""
+        return False
 
     def is_unreadable(self, folder: str) -> bool:
         """Return whether a folder exists that this process may not read."""

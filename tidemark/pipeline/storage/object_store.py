@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from errno import EEXIST, ENOENT
+from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -23,7 +24,17 @@ from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, 
 from obstore.store import S3Store
 
 from tidemark.pipeline.storage.credentials import Credentials, CredentialSource
-from tidemark.pipeline.storage.lake_store import ParquetSource, Publish, Stamp, StoredFile, WriteParquet
+from tidemark.pipeline.storage.lake_store import (
+    PIECE_BYTES,
+    READ_BYTES_MAX,
+    ParquetSource,
+    Publish,
+    Stamp,
+    StoredFile,
+    WriteParquet,
+    check_read,
+)
+from tidemark.pipeline.storage.object_reader import ObjectReader
 from tidemark.pipeline.storage.store_errors import StoreUnavailable, unavailable_reason
 from tidemark.pipeline.storage.store_options import StoreOptions
 from tidemark.pipeline.storage.turns import waiting
@@ -35,6 +46,7 @@ if TYPE_CHECKING:
 CLOCK = "_clock"  # the object below the lake's root whose time is that of the store
 CLOCK_S = 60.0  # between two measurements of the store's time
 CREATES_MAX = 4  # requests to create an object that are refused although it is not there
+UNFINISHED = "_unfinished"  # an object in a folder into which another one is being moved
 PART_BYTES = 16 << 20  # larger files are written in parts
 
 
@@ -48,6 +60,8 @@ class RequestLimits:
     retry_s: float = 20.0
     backoff_s: float = 0.1
     backoff_s_max: float = 3.0
+    read_bytes_max: int = READ_BYTES_MAX  # of an object that is read as a whole, as a commit
+    parquet_bytes_max: int = 64 << 20  # of a Parquet file that is read with one request; of a larger one, ranges
 
 
 DEFAULT_LIMITS = RequestLimits()
@@ -78,11 +92,21 @@ class ObjectStore:
     def read(self, path: str) -> bytes:
         """Return the content of an object."""
         with self._asking(path):
-            return bytes(self._opened().get(self._key(path)).bytes())
+            found = self._opened().get(self._key(path))
+        check_read(path, found.meta["size"], self._limits.read_bytes_max)
+        with self._asking(path):
+            return bytes(found.bytes())
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield the content of an object at once."""
-        yield self.read(path)
+        """Yield the content of an object in pieces."""
+        with self._asking(path):
+            pieces = iter(self._opened().get(self._key(path)).stream(PIECE_BYTES))
+        while True:
+            with self._asking(path):
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield bytes(piece)
 
     def exists(self, path: str) -> bool:
         """Return whether there is an object `path`."""
@@ -111,22 +135,33 @@ class ObjectStore:
         yield lambda name: self._create(name, content)
 
     def parquet_source(self, path: str) -> ParquetSource:
-        """Return the content of a file: files have at most some 48 MB, and a request costs more than a few MB."""
-        return pa.BufferReader(self.read(path))
+        """Return the content of a file: a request costs more than a few MB. A larger one is read in ranges.
+
+        Tidemark writes files of at most some 48 MB; other programs combine them into larger ones.
+        """
+        with self._asking(path):
+            found = self._opened().get(self._key(path))
+            if found.meta["size"] <= self._limits.parquet_bytes_max:
+                return pa.BufferReader(bytes(found.bytes()))
+        return pa.PythonFile(ObjectReader(found.meta["size"], partial(self._range, path)), mode="r")
+
+    def _range(self, path: str, start: int, length: int) -> bytes:
+        with self._asking(path):
+            return bytes(self._opened().get_range(self._key(path), start=start, length=length))
 
     def write_parquet(self, path: str, write: WriteParquet, *, makes_folder: bool = False) -> int:  # noqa: ARG002
         """Write a Parquet file as one object."""
         sink = pa.BufferOutputStream()
         write(sink)
         content = sink.getvalue()
-        with self._asking(path):
+        with self._writing(path):
             self._opened().put(self._key(path), memoryview(content).cast("B"), chunk_size=PART_BYTES)
         return int(content.size)
 
     def delete(self, paths: Sequence[str]) -> int:
         """Delete objects; those that are missing count as deleted."""
         if paths:
-            with self._asking(paths[0]):
+            with self._writing(paths[0]):
                 self._opened().delete([self._key(path) for path in paths])
         return len(paths)
 
@@ -146,15 +181,31 @@ class ObjectStore:
 
     def move(self, folder: str, to: str) -> None:
         """Copy the objects of a folder, then delete them, the log first: what is left of a table is then damaged."""
-        begin = len(self._key(folder)) + 1
+        source, target = self._key(folder), self._key(to)
         with self._asking(folder):
             client = self._opened()
-            keys = [str(one["path"]) for part in client.list(self._key(folder) + "/") for one in part]
+            client.put(f"{target}/{UNFINISHED}", b"", use_multipart=False)
+            found, copied = self._objects(folder), self._objects(to)
+            missing = [name for name, one in found.items() if name not in copied or not _is_copy(copied[name], one)]
             with ThreadPoolExecutor(self.requests_at_once, "tidemark-store") as pool:
-                list(pool.map(lambda key: client.copy(key, f"{self._key(to)}/{key[begin:]}"), keys))
-            keys.sort(key=lambda key: "/_delta_log/" not in key)
+                list(pool.map(lambda name: client.copy(f"{source}/{name}", f"{target}/{name}"), missing))
+            client.delete([f"{target}/{UNFINISHED}"])
+            keys = [f"{source}/{name}" for name in sorted(found, key=lambda name: not name.startswith("_delta_log/"))]
             for at in range(0, len(keys), self.deletes_at_once):
                 client.delete(keys[at : at + self.deletes_at_once])
+
+    def is_unfinished_move(self, folder: str, to: str) -> bool:
+        """Return whether not all objects of a folder were copied to `to`, and those there are copies of them."""
+        if not self.exists(f"{to}/{UNFINISHED}"):
+            return False
+        with self._asking(folder):
+            found, copied = self._objects(folder), self._objects(to)
+        return all(_is_copy(copied[name], one) for name, one in found.items() if name in copied)
+
+    def _objects(self, folder: str) -> "dict[str, ObjectMeta]":
+        """Return all objects below a folder, by name in it."""
+        begin = len(self._key(folder)) + 1
+        return {str(one["path"])[begin:]: one for part in self._opened().list(self._key(folder) + "/") for one in part}
 
     def is_unreadable(self, folder: str) -> bool:  # noqa: ARG002 - as the port has it
         """Return false: a refused request is `StoreUnavailable`."""
@@ -173,7 +224,7 @@ class ObjectStore:
         known = self._clock
         if known is None or monotonic() - known[1] > CLOCK_S:
             path = f"{self.root}/{CLOCK}"
-            with self._asking(path):
+            with self._writing(path):
                 self._opened().put(self._key(path), b"", use_multipart=False)
             known = self._clock = (self.modified_s(path), monotonic())
         return known[0] + monotonic() - known[1]
@@ -273,7 +324,7 @@ class ObjectStore:
         """Create an object; raise `FileExistsError` if there is another one of this name."""
         for _ in range(CREATES_MAX):
             try:
-                with self._asking(path):
+                with self._writing(path):
                     self._opened().put(self._key(path), content, mode="create", use_multipart=False)
             except StoreUnavailable:
                 # The answer may have been lost: then the object has our content, which no other content equals.
@@ -298,11 +349,20 @@ class ObjectStore:
             return None
 
     def _listed(self, folder: str) -> "ListResult[Sequence[ObjectMeta]]":
-        with self._asking(folder):
+        with self._writing(folder):  # a prefix is never missing either
             return self._opened().list_with_delimiter(self._key(folder) + "/")
 
     def _key(self, path: str) -> str:
         return path.removeprefix(f"s3://{self._bucket}/")
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[None]:
+        """Ask for something that needs no object: "not found" without a code of S3 is then no missing file."""
+        try:
+            with self._asking(path):
+                yield
+        except FileNotFoundError as error:
+            raise self._failure(path, error.__cause__ or error) from error
 
     @contextmanager
     def _asking(self, path: str) -> Iterator[None]:
@@ -320,6 +380,16 @@ class ObjectStore:
         except (BaseError, OSError) as error:
             raise self._failure(path, error) from error
 
-    def _failure(self, path: str, error: Exception) -> StoreUnavailable:
+    def _failure(self, path: str, error: BaseException) -> StoreUnavailable:
         renewed = f"; {self._source.fault}" if self._source.fault else ""
         return StoreUnavailable(f"{path}: {unavailable_reason(str(error))}{renewed}")
+
+
+def _is_copy(copied: "ObjectMeta", source: "ObjectMeta") -> bool:
+    """Return whether two objects have the same content.
+
+    NB: a file that was written in parts has another ETag than its copy. It is large, and so no commit, and the names of
+    data files are unique.
+    """
+    tags = str(copied["e_tag"]), str(source["e_tag"])
+    return copied["size"] == source["size"] and (tags[0] == tags[1] or "-" in tags[1])

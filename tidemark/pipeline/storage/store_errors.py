@@ -12,7 +12,7 @@ _OF_STORE = re.compile(
     r"lacked valid authentication|NoSuchBucket"
 )
 _NOT_FOUND = re.compile(r"NoSuchKey|404 Not Found|not found:", re.IGNORECASE)
-_LISTING = re.compile(r"performing list|list request")  # of which no answer is a missing file
+_NEEDS_NO_FILE = re.compile(r"performing (?:list|PUT|POST)|list request")  # no answer to these is a missing file
 _BUCKET = "NoSuchBucket"
 _REFUSALS = (
     "InvalidAccessKeyId",
@@ -44,7 +44,7 @@ class BadStore(ConfigError):
 def store_failure(error: BaseException) -> str:
     """Return the reason if an error is one of the store, but not of a single missing file; "" for other errors."""
     text = str(error)
-    is_of_file = _NOT_FOUND.search(text) and _BUCKET not in text and not _LISTING.search(text)
+    is_of_file = _NOT_FOUND.search(text) and _BUCKET not in text and not _NEEDS_NO_FILE.search(text)
     if not _OF_STORE.search(text) or is_of_file:
         return ""
     return unavailable_reason(text)
