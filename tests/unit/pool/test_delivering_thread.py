@@ -83,7 +83,6 @@ def started(
     return pool, consumer
 
 
-@pytest.mark.feature("A02")
 @pytest.mark.parametrize("order", [Order.NONE, Order.TOTAL])
 def test_transforms_and_serializers_run_on_all_workers_at_a_time_and_never_in_the_thread_that_delivers(
     store: StateStore, order: Order
