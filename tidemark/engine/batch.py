@@ -14,7 +14,7 @@ from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Column, Relation, ReplicaIdentity
 
 ROWS_AT_ONCE = 1_000  # how many rows become Python objects together
-RELATIONS_KEPT = 4096  # whose descriptions are not made again for each batch
+DESCRIBED_MAX = 4096  # whose descriptions are not made again for each batch
 META_NAMES = (*(field.name for field in META_FIELDS), TABLE_ORDINAL)
 _META = ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn", "_xid", "_commit_time", "_origin", "_unchanged")
 Values = Mapping[str, object]
@@ -129,7 +129,7 @@ class Batch:
         return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
 
 
-@lru_cache(RELATIONS_KEPT)
+@lru_cache(DESCRIBED_MAX)
 def _described(relation: Relation) -> tuple[str, tuple[str, ...], tuple[Column, ...]]:
     """Return the name of a table, the names of its key's columns, and its columns."""
     return relation.qualified_name, key_of(relation), relation.live_columns
