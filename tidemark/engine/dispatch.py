@@ -119,6 +119,11 @@ class Dispatch(Generic[PART]):
         self._prepared_waiting += 1
         return dispatched
 
+    def ahead_count(self, waiting_max: int) -> int:
+        """Return how many parts `take_ahead` would return."""
+        self._forget_started()
+        return max(0, min(waiting_max - self._prepared_waiting, len(self._unprepared)))
+
     def prepared(self, dispatched: Dispatched[PART]) -> None:
         """Record that the preparation of a part has ended."""
         dispatched.is_preparing = False

@@ -203,20 +203,27 @@ class HandlerPool(Generic[PART]):
                     self._dispatch.prepared(done)
                 else:
                     self._dispatch.finish(done)
-                self._ready.notify(max(0, self._dispatch.ready_count - 1))  # this thread takes one of them
                 if self._is_over or self._dispatch.is_empty or self._dispatch.unsettled_bytes <= self._awaited_bytes:
                     self._changed.notify_all()
             while not self._is_over:
-                taken = self._dispatch.take()
-                if taken is None and self._prepare is not None:
-                    taken = self._dispatch.take_ahead(len(self._threads))
+                taken = self._dispatch.take() or self._take_ahead()
                 if taken is not None:
                     self._in_handler[name] = self._clock.monotonic_s()
+                    self._ready.notify(self._startable)  # NB: what was taken may have made room for others
                     return taken
                 if not self._threads:
                     break
                 self._ready.wait()
         return None
+
+    def _take_ahead(self) -> Dispatched[PART] | None:
+        return None if self._prepare is None else self._dispatch.take_ahead(len(self._threads))
+
+    @property
+    def _startable(self) -> int:
+        """How many parts other threads may start or prepare; the lock is held."""
+        ahead = 0 if self._prepare is None else self._dispatch.ahead_count(len(self._threads))
+        return self._dispatch.ready_count + ahead
 
     def _call_ahead(self, part: PART) -> None:
         assert self._prepare is not None, "nothing is taken ahead without it"
