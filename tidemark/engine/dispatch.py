@@ -111,8 +111,7 @@ class Dispatch(Generic[PART]):
 
     def take_ahead(self, waiting_max: int) -> Dispatched[PART] | None:
         """Return the first waiting part to prepare; None if there is none, or `waiting_max` prepared ones wait."""
-        self._forget_started()
-        if not self._unprepared or self._prepared_waiting >= waiting_max:
+        if not self.ahead_count(waiting_max):
             return None
         dispatched = self._unprepared.popleft()
         dispatched.is_prepared = dispatched.is_preparing = True
