@@ -31,7 +31,16 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     (
         "Events",
         (
-            *("EngineEvent", "SchemaEvent", "PartitionEvent", "RewriteBoundary", "Truncation", "LogicalMessage"),
+            *(
+                "EngineEvent",
+                "SchemaEvent",
+                "SchemaChange",
+                "SchemaEffect",
+                "PartitionEvent",
+                "RewriteBoundary",
+                "Truncation",
+                "LogicalMessage",
+            ),
             "CopyBoundary",
         ),
     ),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         Op,
         PartitionEvent,
         RewriteBoundary,
+        SchemaChange,
+        SchemaEffect,
         SchemaEvent,
         Truncation,
     )
@@ -121,6 +123,8 @@ __all__ = [
     "Rewind",
     "RewriteBoundary",
     "Route",
+    "SchemaChange",
+    "SchemaEffect",
     "SchemaEvent",
     "Secret",
     "SerializedBatch",
@@ -159,7 +163,7 @@ _MODULES = {
     "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
-        *("SchemaEvent", "Truncation"),
+        *("SchemaChange", "SchemaEffect", "SchemaEvent", "Truncation"),
     ),
     "model.errors": (
         *("ConfigError", "ConsumerFailed", "CorruptWal", "Fenced", "InternalError", "NodeUnfit", "NodeUnreachable"),

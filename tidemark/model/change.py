@@ -145,6 +145,7 @@ class SchemaEffect(Enum):
     METADATA = "metadata"  # nothing
     CONSTANT = "constant"  # a new column has its attmissingval in existing rows
     REWRITE = "rewrite"  # every row comes again as op `r` between two `RewriteBoundary` items
+    TRANSFORMS = "transforms"  # nothing: no DDL, but the configured transforms give rows another form from here on
     UNSEEN = "unseen"  # created with a whole database: its rows exist, and a copy at the next start delivers them
 
 
