@@ -41,7 +41,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
                 "Truncation",
                 "LogicalMessage",
             ),
-            "CopyBoundary",
+            *("CopyBoundary", "TransactionBoundary", "TransactionEnd", "TableCount"),
         ),
     ),
     ("Consumers and handlers in the daemons", ("Consumer", "Delivery", "Handler", "Loss", "Rewind")),

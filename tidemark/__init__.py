@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         SchemaChange,
         SchemaEffect,
         SchemaEvent,
+        TableCount,
+        TransactionBoundary,
+        TransactionEnd,
         Truncation,
     )
     from tidemark.model.errors import (
@@ -136,8 +139,11 @@ __all__ = [
     "StateError",
     "StopStep",
     "StopWhen",
+    "TableCount",
     "TableShape",
     "TidemarkError",
+    "TransactionBoundary",
+    "TransactionEnd",
     "Transform",
     "TransformFailed",
     "Truncation",
@@ -163,7 +169,8 @@ _MODULES = {
     "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
-        *("SchemaChange", "SchemaEffect", "SchemaEvent", "Truncation"),
+        *("SchemaChange", "SchemaEffect", "SchemaEvent", "TableCount", "TransactionBoundary"),
+        *("TransactionEnd", "Truncation"),
     ),
     "model.errors": (
         *("ConfigError", "ConsumerFailed", "CorruptWal", "Fenced", "InternalError", "NodeUnfit", "NodeUnreachable"),

@@ -17,7 +17,7 @@ from tidemark.model.change import (
     ChangeBatch,
     ChangeGroup,
     CopyBoundary,
-    EngineEvent,
+    GroupEvent,
     GroupItem,
     LogicalMessage,
     SchemaChange,
@@ -132,7 +132,7 @@ class AnnouncingTarget:
         self._target.deliver_copied(self._changes.announced(group), progress)
 
 
-def _key(item: ChangeBatch | EngineEvent) -> TableKey:
+def _key(item: ChangeBatch | GroupEvent) -> TableKey:
     relation = relation_of(item)
     assert relation is not None, item
     assert not isinstance(item, LogicalMessage), item
