@@ -1,6 +1,7 @@
 """Begins and ends of transactions among the events of an engine, and their records in Debezium's transaction topic."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ from tidemark import (
 )
 
 pytestmark = [pytest.mark.feature("P11"), pytest.mark.feature("P14")]
-SETTINGS = {"copy": {"enabled": False}, "deliver": {"transactions": True, "group_rows_max": 100}}
+SETTINGS: Mapping[str, Mapping[str, object]] = {
+    "copy": {"enabled": False},
+    "deliver": {"transactions": True, "group_rows_max": 100},
+}
 ROWS = 250  # of a transaction of three groups
 Given = list[Batch | SerializedBatch | EngineEvent]
 
