@@ -1,7 +1,7 @@
 """When a catalog base is written, and which of the kept bases are removed again.
 
 A base saves its readers the WAL between the base before it and the place that they want: starts of ranges, of executors
-and of maps of transactions. It costs the stream a standstill, and disk. So a base is due once the processor time that
+and of maps of transactions. It costs the decode thread time, and disk. So a base is due once the processor time that
 decoding took since the last one, times the number of readers expected there, is as much as writing one takes. Both are
 measured in this process: a database of ten thousand tables has far rarer bases than one of ten. Neither distance nor
 disk is left to a measurement alone: each has a bound.
@@ -70,7 +70,7 @@ class BaseSchedule:
         return EXPECTED_READERS * s_per_byte * distance >= self._write_s
 
     def record_base(self, base: SavedBase, write_s: float, decode_s: float) -> None:
-        """Count from a base that took `write_s` to write."""
+        """Count from a base that took `write_s` of processor time to write."""
         self._newest_lsn = base.lsn
         self._byte_count = base.byte_count
         self._write_s = write_s

@@ -166,12 +166,12 @@ class WalReader:
             open_transactions=open_now,
             top_of=decoder.transactions.top_of,
         )
-        began_s, began_cpu_s = time.monotonic(), time.thread_time()
+        began_s = time.thread_time()
         written = self._history.write_base(base, decoder.restart_lsn)
         self._history.prune(self.horizon_lsn, self._base_schedule.surplus)
-        # NB: its processor time is added to `cpu_s` later, and must not count as that of decoding.
-        decode_s = self.cpu_s + time.thread_time() - began_cpu_s
-        self._base_schedule.record_base(written, time.monotonic() - began_s, decode_s)
+        write_s = time.thread_time() - began_s
+        # NB: `cpu_s` includes it later, and it must not count as the time of decoding.
+        self._base_schedule.record_base(written, write_s, self.cpu_s + write_s)
         self._metrics.catalog_base_bytes.inc(written.byte_count)
 
     def _leave_timeline(self, fork_lsn: Lsn, next_timeline: TimelineId) -> None:
