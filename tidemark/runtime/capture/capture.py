@@ -473,7 +473,7 @@ class Capture:
             self._history,
             base.mirrors,
             check_fork=copies.check_fork,
-            base_every_bytes=settings.history.base_every_bytes,
+            base_distance_bytes_max=settings.history.base_every_bytes,
             metrics=self._metrics,
             log=self._log,
         )
