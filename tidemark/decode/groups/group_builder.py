@@ -58,6 +58,9 @@ def all_messages(_prefix: str) -> bool:
     return True
 
 
+NOT_COUNTED = EndsInGroup()  # stays empty
+
+
 class _GroupEnd(NamedTuple):
     """The end of a group so far; a pointer is created only on request."""
 
@@ -123,7 +126,7 @@ class GroupBuilder:
         self._items: list[GroupItem] = []
         self._collected: GroupRows | None = None
         self._transactions = EndsInGroup()
-        self._begun = EndsInGroup()  # used only with `counting`
+        self._begun = EndsInGroup() if self._counts is not None else NOT_COUNTED
         self._row_count = 0
         self._byte_count = 0
 
@@ -274,7 +277,8 @@ class GroupBuilder:
         assert collected is not None, "the caller has asked how many fit"
         ends, last = run.ends, stop - 1
         part = ends if stop - start == len(run.row_ends) else ends.part(start, stop)
-        self._reach(_GroupEnd(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
+        if self._first is None:
+            self._first = _GroupEnd(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
         self._last = _GroupEnd(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
         collected.append_transactions(run, start, stop)

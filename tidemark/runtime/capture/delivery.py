@@ -6,7 +6,6 @@ checks the epoch. A full outbox makes the thread wait: the queue fills, then the
 """
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -34,7 +33,6 @@ from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.values import Watermark
 from tidemark.wire.values import EncodedGroup
 
-NS_PER_US = 1000
 IDLE_POLL_S = 0.2  # first interval between polls of the target while nothing is delivered
 IDLE_POLL_S_MAX = 2.0  # the interval doubles up to this while the target has nothing to do
 SPACE_WAIT_FIRST_S = 0.02
@@ -233,6 +231,7 @@ class ApplicationThread:
         self._received_lsn = received_lsn
         self._metrics = metrics
         self._stopping = stopping
+        self._clock = SystemClock()
         self._thread = threading.Thread(target=self._run, name="application", daemon=True)
 
     def start(self) -> None:
@@ -268,17 +267,17 @@ class ApplicationThread:
             self._close()
 
     def _deliver(self, group: ChangeGroup) -> None:
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
         self._history.sync()
         self._target.deliver(group)
         if not self._target.counts:
             return
-        self._metrics.delivery_seconds.observe(time.monotonic() - began_s)
+        self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
         self._metrics.groups.inc()
         self._metrics.rows.inc(group.row_count)
         self._metrics.transactions.inc(len(group.transactions))
         self._metrics.delivery_lag_bytes.observe(max(0, self._received_lsn() - group.first.commit_lsn))
-        now_us = time.time_ns() // NS_PER_US
+        now_us = self._clock.wall_us()
         for time_us in commit_times_us(group.transactions):
             self._metrics.lag_seconds.observe(max(0, now_us - time_us) / USECS_PER_SECOND)
 
