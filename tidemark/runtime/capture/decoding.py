@@ -21,14 +21,17 @@ from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
+from tidemark.engine.base_schedule import BaseSchedule
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.change import ChangeGroup
+from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.capture.group_queue import GroupQueue
+from tidemark.runtime.capture.heartbeats import with_heartbeats
 from tidemark.runtime.capture.stream_lease import LeaseState, StreamLease
 from tidemark.runtime.capture.wal_source import Slices
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
@@ -65,7 +68,7 @@ class WalReader:
         mirrors: DatabaseMirrors,
         *,
         check_fork: CheckFork,
-        base_every_bytes: int,
+        base_distance_bytes_max: int,
         metrics: Metrics,
         log: Log,
     ) -> None:
@@ -76,8 +79,7 @@ class WalReader:
         self._builder = builder
         self._history = history
         self._mirrors = mirrors
-        self._base_every_bytes = base_every_bytes
-        self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
+        self._base_schedule = BaseSchedule(history.index.bases, base_distance_bytes_max)
         self._metrics = metrics
         self._log = log
         self._records_reported = 0
@@ -129,6 +131,11 @@ class WalReader:
         here = Position(self.decoder.timeline, self.last_record_lsn, 0)
         return self._with_databases(ChangeGroup(here, Pointer(here, self.decoder.restart_lsn), (), (), 0, 0))
 
+    def heartbeat_group(self, after: Position) -> ChangeGroup | None:
+        """Return a group with heartbeats behind `after`; None while decoding has not reached it."""
+        wall_us = time.time_ns() // NSECS_PER_USEC
+        return with_heartbeats(self.idle_group(), after, sorted(self._mirrors.known()), wall_us)
+
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
         """Add the captured databases if they changed. They may be ahead of the group, never behind it."""
         if self._databases_reported == self._mirrors.readings:
@@ -165,16 +172,19 @@ class WalReader:
             open_transactions=open_now,
             top_of=decoder.transactions.top_of,
         )
-        self._history.write_base(base, decoder.restart_lsn)
-        self._history.prune(self.horizon_lsn)
-        self._base_lsn = base.lsn
-        self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
+        began_s = time.thread_time()
+        written = self._history.write_base(base, decoder.restart_lsn)
+        self._history.prune(self.horizon_lsn, self._base_schedule.surplus)
+        write_s = time.thread_time() - began_s
+        # NB: `cpu_s` includes it later, and it must not count as the time of decoding.
+        self._base_schedule.record_base(written, write_s, self.cpu_s + write_s)
+        self._metrics.catalog_base_bytes.inc(written.byte_count)
 
     def _leave_timeline(self, fork_lsn: Lsn, next_timeline: TimelineId) -> None:
         """Cut off what an earlier run decoded of the timeline behind the fork: it was not delivered, and is dead."""
         self._check_fork(self.decoder.timeline, fork_lsn, next_timeline)
         if self._history.cut_behind(fork_lsn):
-            self._base_lsn = max((base.lsn for base in self._history.index.bases), default=INVALID_LSN)
+            self._base_schedule.restart(self._history.index.bases)
             self._log.warning(
                 "the catalog history is cut at a fork, because WAL after the fork was decoded", at_lsn=fork_lsn
             )
@@ -210,8 +220,8 @@ class WalReader:
             self._metrics.journal_bytes.inc(written)
             self._journal_bytes += written
         # NB: until then some open transactions would be listed with a later first LSN than they have.
-        due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
-        if due and self.decoder.has_reached_from_lsn and not self._mirrors.is_growing:
+        may_write = self.decoder.has_reached_from_lsn and not self._mirrors.is_growing
+        if may_write and self._base_schedule.is_due(self.decoder.decoded_lsn, self.cpu_s):
             self.write_base()
 
 
@@ -232,8 +242,12 @@ class DecodeThread:
         delivered: Position,
         progress: Progress,
         idle_pointer_s: float,
+        heartbeat_s: float = 0.0,
     ) -> None:
-        """`delivered` is the last run's position: what is read again below it moves no pointer."""
+        """`delivered` is the last run's position: what is read again below it moves no pointer.
+
+        heartbeat_s: how long nothing but the pointer may be delivered; 0: for ever.
+        """
         self.error: BaseException | None = None
         self.halted_at: Pointer | None = None  # the marker that has halted decoding, once all before it is queued
         self._slices = slices
@@ -243,7 +257,8 @@ class DecodeThread:
         self._progress = progress
         self._idle_pointer_s = idle_pointer_s
         self._handed = delivered
-        self._handed_s = time.monotonic()
+        self._handed_s = self._changed_s = time.monotonic()
+        self._heartbeat_s = heartbeat_s
         self._stopping = threading.Event()
         self._is_within_slice = False
         self._groups = self._decoded()
@@ -393,13 +408,20 @@ class DecodeThread:
 
     def _idle_group(self) -> ChangeGroup | None:
         """Move the pointer over WAL that had nothing for us (docs/design/positions.md)."""
-        if time.monotonic() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
+        if not self.reader.last_record_lsn:
             return None
-        self._handed_s = time.monotonic()
+        now_s = time.monotonic()
+        if self._heartbeat_s and now_s - self._changed_s >= self._heartbeat_s and not self.reader.is_collecting:
+            return self.reader.heartbeat_group(self._handed)
+        if now_s - self._handed_s < self._idle_pointer_s:
+            return None
+        self._handed_s = now_s
         group = self.reader.flush(also_empty=True) or self.reader.idle_group()
         return group if group.last.position > self._handed else None
 
     def _record_group(self, group: ChangeGroup) -> ChangeGroup:
         self._handed = group.last.position
         self._handed_s = time.monotonic()
+        if group.items:
+            self._changed_s = self._handed_s
         return group
