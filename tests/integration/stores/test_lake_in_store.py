@@ -15,7 +15,8 @@ from tests.support.lakes.lakes import CAPTURE, Crash, story
 from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes
-from tests.support.servers.object_store import Answer, Forward, StoreRequest, refusal
+from tests.support.servers.metadata_service import metadata_service
+from tests.support.servers.object_store import QUICK, Answer, Forward, StoreRequest, refusal
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.errors import ExitCode
@@ -30,7 +31,8 @@ from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.replay import program
 from tidemark.pipeline.replay.result_target import FIRST_COMMIT
 from tidemark.pipeline.sinks.table_writes import LOG_FILE_ROWS, LOG_KEY
-from tidemark.pipeline.storage.stores import store_of
+from tidemark.pipeline.storage.role_credentials import METADATA_ENDPOINT
+from tidemark.pipeline.storage.stores import open_lake, store_of
 
 KILLED_AT = (
     Failpoint.FILES_WRITTEN,
@@ -92,6 +94,17 @@ def test_a_small_batch_lists_nothing_in_the_store(stored: StoredLake) -> None:
     # For each batch: data files and commits of log, replica and `_positions`.
     assert methods.count("PUT") == 3 * 6
     assert len(methods) <= 3 * 15
+    stored.check(table)
+
+
+@pytest.mark.feature("L07")
+def test_a_lake_is_written_with_the_credentials_of_the_role_of_a_machine(stored: StoredLake) -> None:
+    table = ScriptedTable()
+    with metadata_service() as service:
+        open_lake(stored.root, stored.server.config, {METADATA_ENDPOINT: service.endpoint}, QUICK)
+        stored.server.requests.clear()
+        stored.feed(changes(table, 1))
+        assert {request.access_key for request in stored.server.requests} == {service.key}
     stored.check(table)
 
 
