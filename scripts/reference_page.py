@@ -31,8 +31,17 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     (
         "Events",
         (
-            *("EngineEvent", "SchemaEvent", "PartitionEvent", "RewriteBoundary", "Truncation", "LogicalMessage"),
-            "CopyBoundary",
+            *(
+                "EngineEvent",
+                "SchemaEvent",
+                "SchemaChange",
+                "SchemaEffect",
+                "PartitionEvent",
+                "RewriteBoundary",
+                "Truncation",
+                "LogicalMessage",
+            ),
+            *("CopyBoundary", "TransactionBoundary", "TransactionEnd", "TableCount"),
         ),
     ),
     ("Consumers and handlers in the daemons", ("Consumer", "Delivery", "Handler", "Loss", "Rewind")),

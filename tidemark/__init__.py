@@ -28,7 +28,12 @@ if TYPE_CHECKING:
         Op,
         PartitionEvent,
         RewriteBoundary,
+        SchemaChange,
+        SchemaEffect,
         SchemaEvent,
+        TableCount,
+        TransactionBoundary,
+        TransactionEnd,
         Truncation,
     )
     from tidemark.model.errors import (
@@ -121,6 +126,8 @@ __all__ = [
     "Rewind",
     "RewriteBoundary",
     "Route",
+    "SchemaChange",
+    "SchemaEffect",
     "SchemaEvent",
     "Secret",
     "SerializedBatch",
@@ -132,8 +139,11 @@ __all__ = [
     "StateError",
     "StopStep",
     "StopWhen",
+    "TableCount",
     "TableShape",
     "TidemarkError",
+    "TransactionBoundary",
+    "TransactionEnd",
     "Transform",
     "TransformFailed",
     "Truncation",
@@ -159,7 +169,8 @@ _MODULES = {
     "engine.stop_condition": ("StopWhen",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
-        *("SchemaEvent", "Truncation"),
+        *("SchemaChange", "SchemaEffect", "SchemaEvent", "TableCount", "TransactionBoundary"),
+        *("TransactionEnd", "Truncation"),
     ),
     "model.errors": (
         *("ConfigError", "ConsumerFailed", "CorruptWal", "Fenced", "InternalError", "NodeUnfit", "NodeUnreachable"),

@@ -12,6 +12,7 @@ Its state folder is one of a sidecar: it has the sidecar's lock, epoch and heart
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -342,16 +343,13 @@ class Engine(Stoppable):
             log=self._log,
         )
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
-        settings = CaptureSettings.of(self._config)
+        settings = CaptureSettings.of(self._config, replace(built_in(EMBEDDED), transforms=tuple(self._transforms)))
         capture = Capture(context, settings, epoch, make_wal_source, consumer=consumer)
         self._progress = capture.progress
         stack.callback(self._callbacks.passed, StopStep.SOURCE)
         stack.callback(capture.stop)
         stack.callback(self._callbacks.passed, StopStep.POSITIONS)
         stack.callback(self._callbacks.passed, StopStep.POOL)
-        if plans is not None:
-            for database, relation in capture.selected_tables():
-                plans.plan(database, relation)
         self._pool.start()
         stack.callback(self._pool.drain, 0.0)
         capture.start()

@@ -145,6 +145,7 @@ class SchemaEffect(Enum):
     METADATA = "metadata"  # nothing
     CONSTANT = "constant"  # a new column has its attmissingval in existing rows
     REWRITE = "rewrite"  # every row comes again as op `r` between two `RewriteBoundary` items
+    TRANSFORMS = "transforms"  # nothing: no DDL, but the configured transforms give rows another form from here on
     UNSEEN = "unseen"  # created with a whole database: its rows exist, and a copy at the next start delivers them
 
 
@@ -251,9 +252,8 @@ class CopyBoundary:
     seen_time_us: int = NO_COMMIT_TIME  # in the node's clock
 
 
-EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
-"""What a stream contains beside changes of rows."""
-GroupItem = ChangeBatch | EngineEvent
+GroupEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+GroupItem = ChangeBatch | GroupEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +282,22 @@ class TransactionEnd:
     origin: int = 0
     gid: str | None = None
     tables: tuple[TableCount, ...] | None = None  # counts of delivered changes; None: not counted
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionBoundary:
+    """Begins of transactions whose first changes follow, or ends of transactions whose last changes came before.
+
+    Only with `deliver.transactions`; the ends have the counts by table (P11).
+    """
+
+    position: Position
+    begin: bool
+    transactions: tuple[TransactionEnd, ...]  # in commit order
+
+
+EngineEvent = GroupEvent | TransactionBoundary
+"""What a stream contains beside changes of rows."""
 
 
 class TransactionEnds(Protocol):

@@ -1,6 +1,5 @@
 """JSON as records: Debezium's envelope, and the row alone."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,9 @@ from tidemark.decode.render.flat_json import flat_lines
 from tidemark.decode.render.placed_lines import Lines, LineWriter
 from tidemark.decode.render.row_keys import key_lines
 from tidemark.engine.batch import Batch
-from tidemark.model.change import AFTER, ChangeBatch
+from tidemark.model.change import AFTER, ChangeBatch, EngineEvent, TransactionBoundary
 from tidemark.model.lsn import Oid
+from tidemark.serializers.debezium_events import DebeziumEvents, schema_head
 from tidemark.serializers.record_columns import RecordColumns, RecordTexts, line_count
 from tidemark.serializers.serializer import SerializedRecord, Serializer, SerializerFailed, shown_relation
 
@@ -95,6 +95,18 @@ class DebeziumJson(_JsonRecords):
         self._schemas = schemas
         self._latest: tuple[Relation, pa.DataType, tuple[bytes, bytes]] | None = None  # of the last batch
         self._version = version("tidemark")
+        self._events = DebeziumEvents(name, schemas=schemas)
+
+    def event_records(self, event: EngineEvent, database: str, now_ns: int) -> Sequence[SerializedRecord]:
+        """Return the records of an event: a TRUNCATE, a message, each begin or end of a transaction; of others none.
+
+        database: the name of the event's. Their topics in Debezium: the table's, PREFIX.message, PREFIX.transaction.
+        """
+        return [*self._events.records(event, self._lines({_oid_of(event): database}, now_ns))]
+
+    def heartbeat(self, now_ns: int) -> SerializedRecord:
+        """Return a heartbeat, whose topic in Debezium is __debezium-heartbeat.PREFIX."""
+        return self._events.heartbeat(now_ns)
 
     def _heads(self, shown: ChangeBatch) -> tuple[bytes, bytes]:
         if not self._schemas:
@@ -104,12 +116,14 @@ class DebeziumJson(_JsonRecords):
             prefix = f"{self._name}.{relation.namespace}.{relation.name}"
             envelope = envelope_schema(row_schema(relation, rows, f"{prefix}.Value"), f"{prefix}.Envelope")
             key = key_schema(relation, rows, f"{prefix}.Key")
-            self._latest = latest = relation, rows, (_head(key), _head(envelope))
+            self._latest = latest = relation, rows, (schema_head(key), schema_head(envelope))
         return latest[2]
 
     def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:
-        lines = DebeziumLines({_DATABASE: database}, version=self._version, now_ns=lambda: now_ns, name=self._name)
-        return lines.of_batch(shown)
+        return self._lines({_DATABASE: database}, now_ns).of_batch(shown)
+
+    def _lines(self, databases: Mapping[Oid, str], now_ns: int) -> DebeziumLines:
+        return DebeziumLines(databases, version=self._version, now_ns=lambda: now_ns, name=self._name)
 
 
 class FlatJson(_JsonRecords):
@@ -123,5 +137,5 @@ class FlatJson(_JsonRecords):
         return flat_lines(shown)
 
 
-def _head(schema: Mapping[str, object]) -> bytes:
-    return b'{"schema":' + json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode() + b',"payload":'
+def _oid_of(event: EngineEvent) -> Oid:
+    return _DATABASE if isinstance(event, TransactionBoundary) else event.database

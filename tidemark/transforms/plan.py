@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemark.engine.batch import Batch
 from tidemark.model.relation import Align, Column, Relation
+from tidemark.transforms.identity import joined_identity
 from tidemark.transforms.transform import BadTransform, BatchStep, TableShape, Transform
 
 ADDED_FROM = 1 << 16  # numbers of columns that a transform added: above those of all tables
@@ -27,6 +28,7 @@ class TransformPlan:
     shape: TableShape
     steps: tuple[BatchStep, ...]
     columns: tuple[Column, ...]  # of the rows, described as far as they are those of the source
+    identity: str = ""  # of the transforms that match the table, in their order; "": none does
 
     def apply(self, batch: Batch) -> Sequence[Batch]:
         """Return the batches that a batch becomes; the batch itself if no transform matches."""
@@ -77,12 +79,15 @@ class TransformPlans:
     def _bind(self, database: str, relation: Relation) -> TransformPlan:
         shape = TableShape.of(database, relation, self._columns_of(relation))
         steps: list[BatchStep] = []
+        identities: list[str] = []
         for transform in self._transforms:
             bound = transform.bind(shape)
             if bound is not None:
                 shape = bound.shape
                 steps.append(bound.step)
-        return TransformPlan(shape, tuple(steps), _described(shape, self._columns_of(relation)))
+                identities.append(transform.identity)
+        columns = _described(shape, self._columns_of(relation))
+        return TransformPlan(shape, tuple(steps), columns, joined_identity(identities))
 
 
 def _described(shape: TableShape, source: pa.StructType) -> tuple[Column, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidemark.model.change import EngineEvent, LogicalMessage, PartitionEvent, SchemaEvent
+from tidemark.model.change import EngineEvent, LogicalMessage, PartitionEvent, SchemaEvent, TransactionBoundary
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import TABLEOID_NUMBER, Align, Column, Relation, TypeDescription, TypeKind
 from tidemark.transforms.plan import TransformPlan
@@ -79,7 +79,7 @@ def event_without_constants(event: EngineEvent) -> EngineEvent:
 
     NB: also versions that no transform matches: rows of a partition are masked under the name of its table.
     """
-    if isinstance(event, LogicalMessage):
+    if isinstance(event, LogicalMessage | TransactionBoundary):
         return event
     if isinstance(event, SchemaEvent):
         before, after = (None if each is None else without_constants(each) for each in (event.before, event.after))

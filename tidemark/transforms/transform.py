@@ -7,7 +7,9 @@ column that was masked or dropped, and has another name now, is recognised (`tid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from functools import wraps
+from inspect import signature
+from typing import Concatenate, NamedTuple, ParamSpec, Self
 
 import pyarrow as pa
 
@@ -16,6 +18,7 @@ from tidemark.engine.selection import matches
 from tidemark.model.change import AFTER, BEFORE, Op, batch_schema
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.relation import Relation
+from tidemark.transforms.identity import identity_of
 
 BatchStep = Callable[[Batch], Sequence[Batch]]
 
@@ -83,11 +86,20 @@ class Transform(ABC):
     """Changes batches of the tables that it matches; the table is always the one in the source."""
 
     keeps_tables = True  # its batches have the name of their table and both sides: the outbox takes no others
+    identity = ""  # equal for equal arguments: `tidemark.transforms.identity`
+
+    def __init_subclass__(cls) -> None:
+        """Let the constructor of a subclass note the identity of what it makes."""
+        super().__init_subclass__()
+        cls.identity = identity_of(cls, {})
+        if "__init__" in vars(cls):
+            cls.__init__ = _noting_identity(cls.__init__)  # type: ignore[assignment, method-assign]
 
     def __init__(self, *, tables: str | Sequence[str] = "*.*", has_column: str | None = None) -> None:
         """`tables`: patterns as in `select.tables`. `has_column`: only tables with this column, as they are now."""
         self.tables = (tables,) if isinstance(tables, str) else tuple(tables)
         self.has_column = has_column
+        self.identity = identity_of(type(self), {"tables": self.tables, "has_column": has_column})
 
     def bind(self, shape: TableShape) -> Bound | None:
         """Return the step for a version of a table; None if the table does not match. Raise `BadTransform`."""
@@ -107,6 +119,25 @@ class Transform(ABC):
 
     def __str__(self) -> str:
         return type(self).__name__
+
+
+P = ParamSpec("P")
+Constructor = Callable[Concatenate[Transform, P], None]
+
+
+def _noting_identity(construct: Constructor[P]) -> Constructor[P]:
+    """Return a constructor that notes the identity by its arguments; of one that calls another, the first one does."""
+    parameters = signature(construct)
+
+    @wraps(construct)
+    def noting(self: Transform, /, *positional: P.args, **named: P.kwargs) -> None:
+        is_first = "identity" not in vars(self)
+        construct(self, *positional, **named)
+        if is_first:
+            _, *given = parameters.bind(self, *positional, **named).arguments.items()
+            self.identity = identity_of(type(self), dict(given))
+
+    return noting
 
 
 def checked_operations(transform: Transform, operations: str) -> frozenset[str]:

@@ -20,6 +20,7 @@ _INIT = "tidemark.runtime.seed.initialise"  # `cdcctl init`
 _COPY = "tidemark.runtime.first_copy.first_copy"  # the process that delivers
 _CONSUMER = "tidemark.runtime.capture.consumer_target"  # the process that delivers to a custom consumer
 _NOTICES = "tidemark.runtime.capture.notices"  # the same one
+_TRANSFORMS = "tidemark.runtime.capture.transform_changes"  # the process that delivers
 _FOLLOWER = "tidemark.runtime.capture.following"  # a sidecar on a standby
 _PROMOTION = "tidemark.runtime.recovery.promotion"  # the sidecar of a node that was promoted
 _REBUILD = "tidemark.runtime.recovery.rebuild"  # a new state from the spool
@@ -53,6 +54,7 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state_keys.ADDED_POSITIONS.name: frozenset({_CONSUMER}),
     state_keys.NOTIFIED.name: frozenset({_NOTICES}),
     state_keys.PLUGINS.name: frozenset({_PLUGINS}),
+    state_keys.TRANSFORMED.name: frozenset({_TRANSFORMS}),
     state_keys.PARKED.name: frozenset({_PARKED}),
     state_keys.SKIPPED.name: frozenset({_PARKED}),
     state_keys.PROCESSES.name: frozenset({_RUNS}),

@@ -164,7 +164,7 @@ def new_target(
         store,
         epoch,
         history=empty_history(store),
-        selected_tables=SELECTED_TABLES,
+        records=[SELECTED_TABLES],
         unconfirmed_bytes_max=1000,
         progress=progress,
         stopping=stopping,

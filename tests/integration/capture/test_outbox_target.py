@@ -93,6 +93,9 @@ class RecordingTarget:
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         raise NotImplementedError
 
+    def drain(self, within_s: float) -> None:
+        """Do nothing."""
+
     def idle(self) -> bool:
         self.idled.set()
         return self._on_idle()
@@ -128,7 +131,7 @@ def outbox_target(
         store,
         epoch,
         history=empty_history(store),
-        selected_tables=SELECTED_TABLES,
+        records=[SELECTED_TABLES],
         progress=progress or Progress(delivered=START),
         metrics=metrics,
         log=get_log("test"),

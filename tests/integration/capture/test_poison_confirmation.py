@@ -75,7 +75,7 @@ class PoisonCaptures:
         consumer = PluginConsumer(self.target, transforms_of(), None, SystemClock(), poison=self.poison(epoch))
         start = self.store.view().start
         made = ConsumerTarget(
-            consumer, self.store, epoch, history=empty_history(self.store), selected_tables=SELECTED_TABLES,
+            consumer, self.store, epoch, history=empty_history(self.store), records=[SELECTED_TABLES],
             unconfirmed_bytes_max=self.bytes_max, progress=Progress(delivered=start), stopping=threading.Event(),
             retry=RetryPolicy(0), metrics=Metrics("main"), log=get_log("test"),
         )  # fmt: skip

@@ -165,6 +165,35 @@ def test_the_constant_of_a_masked_column_reaches_neither_events_nor_batches(
     assert "secret" not in repr(given)
 
 
+@pytest.mark.feature("P15")
+@pytest.mark.usefixtures("customers")
+def test_an_engine_with_other_transforms_than_before_gets_an_event_before_the_rows(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    given: list[Batch | tidemark.EngineEvent] = []
+    for number, mask in enumerate([Mask("*.email"), Mask("*.email", key=KEY), Mask("*.email", key=KEY)]):
+        with Engine(
+            cluster.dsn(database),
+            state=tmp_path / "state",
+            handler=given.append,
+            on_event=given.append,
+            transforms=[mask],
+            settings={"copy": {"enabled": False}},
+        ) as engine:
+            cluster.sql(f"INSERT INTO customers VALUES ({number}, 'x')", database)
+            wait_until(partial(lambda count, running: len(emails(given)) > count or running.wait(0), number, engine))
+    first, event, second, third = given
+    assert isinstance(event, tidemark.SchemaEvent)
+    assert event.effect is tidemark.SchemaEffect.TRANSFORMS
+    masked = emails([first, second, third])
+    assert masked[0] is None
+    assert masked[1] == masked[2] is not None
+
+
+def emails(given: Sequence[Batch | tidemark.EngineEvent]) -> list[object]:
+    return [change.after and change.after["email"] for batch in given if isinstance(batch, Batch) for change in batch]
+
+
 @pytest.mark.feature("A17")
 @pytest.mark.feature("A18")
 @pytest.mark.usefixtures("customers")

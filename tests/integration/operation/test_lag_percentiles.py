@@ -78,6 +78,9 @@ class LaggingTarget:
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         raise NotImplementedError
 
+    def drain(self, within_s: float) -> None:
+        """Do nothing."""
+
     def idle(self) -> bool:
         return False
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.lakes import feed_by_hand, replica_rows
+from tests.support.lakes.lakes import event_rows, feed_by_hand, log_rows, replica_rows
 from tests.support.plugins.daemons import file_rows, use_config
 from tests.support.processes.captures import Sidecar, change_log
 from tests.support.processes.cdcctl import cdcctl, succeeded
@@ -208,3 +208,27 @@ def test_an_error_of_a_transform_and_a_silent_serializer_end_the_daemon_without_
     sidecar.start(wait=False)
     sidecar.ended(ExitCode.CONSUMER_FAILED, "a transform of OnRow(leaking) raised ValueError on public.person")
     assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []
+
+
+@pytest.mark.feature("P15")
+def test_a_changed_key_of_a_mask_is_an_event_in_the_outbox_and_in_the_lake(sidecar: Sidecar, tmp_path: Path) -> None:
+    lake, keys = tmp_path / "lake", [tmp_path / "first.key", tmp_path / "second.key"]
+    for number, key in enumerate(keys):
+        key.write_bytes(bytes([number]) * 32)
+        key.chmod(0o600)
+        mask = f"[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['public.person.email']\nkey = {{file = '{key}'}}\n"
+        use_config(mask, sidecar)
+        for row in (1, 2):  # with a start between them that changes nothing
+            sidecar.start()
+            sidecar.cluster.sql(f"INSERT INTO person VALUES ({10 * number + row}, 'x', 'n')", sidecar.database)
+            sidecar.catch_up()
+            assert sidecar.stop() == ExitCode.SUCCESS
+        feed_by_hand(sidecar.folder, lake, "by_hand")
+    (folder,) = lake.glob("*/public/person")
+    (event,) = [row for row in event_rows(lake) if '"effect":"transforms"' in str(row["item"])]
+    log = log_rows(lake, str(folder.relative_to(lake)))
+    masks = {row["id"]: row["email"] for row in log}
+    assert masks[1] == masks[2] != masks[11] == masks[12]
+    lsns = [int(str(row["_commit_lsn"])) for row in (log[1], event, log[2])]
+    assert lsns == sorted(set(lsns))
+    assert len(replica_rows(lake, str(folder.relative_to(lake)))) == 4

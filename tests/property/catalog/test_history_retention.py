@@ -6,6 +6,7 @@ WAL that can still be requested, at any age.
 """
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.state.history_files import HistoryWriter, base_for, journal_entries
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, Xid
 from tidemark.wal.record import Record
-from tidemark.wire.state.history_index import HistoryIndex, JournalMark
+from tidemark.wire.state.history_index import BaseEntry, HistoryIndex, JournalMark
 
 BASE_EVERY = 10_000  # bytes of WAL, as history.base_every_bytes
 JOURNAL_FILE = 2_000  # bytes, as history.journal_file_bytes
@@ -66,7 +67,7 @@ class WrittenHistory:
         self.lsn = end
         if self.lsn - self.base_lsn >= BASE_EVERY:
             self.writer.write_base(replace(SMALL, lsn=self.lsn), self.confirmed)
-            self.writer.prune(self.horizon)
+            self.writer.prune(self.horizon, every_second_inner)
             self.base_lsn = self.lsn
         self.confirmed = Lsn(self.confirmed + int((self.lsn - self.confirmed) * confirm))
 
@@ -89,6 +90,10 @@ class WrittenHistory:
         size = sum((self.folder / journal.file).stat().st_size for journal in self.index.journals)
         entries_per_file = JOURNAL_FILE // RECORD_BYTES
         assert size <= (since + entries_per_file) * 2 * RECORD_BYTES
+
+
+def every_second_inner(bases: Sequence[BaseEntry]) -> Sequence[BaseEntry]:
+    return bases[1:-1:2]
 
 
 @settings(max_examples=25)

@@ -33,7 +33,7 @@ def outbox_target(store: StateStore, epoch: Epoch, progress: Progress, stopping:
         store,
         epoch,
         history=empty_history(store),
-        selected_tables=SELECTED_TABLES,
+        records=[SELECTED_TABLES],
         progress=progress,
         metrics=Metrics("main"),
         log=get_log("test"),

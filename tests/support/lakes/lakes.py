@@ -136,6 +136,12 @@ def log_rows(root: Path, folder: str) -> list[dict[str, object]]:
     return sorted(rows, key=lambda row: (row["_tli"], row["_commit_lsn"], row["_ordinal"]))
 
 
+def event_rows(root: Path) -> list[dict[str, object]]:
+    """Return what a lake records of the events of its tables."""
+    rows: list[dict[str, object]] = _read(root / "_events").to_pylist()
+    return rows
+
+
 def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = True) -> None:
     """Write all values of a state's outbox into a lake, as the reader `name`; trim nothing."""
     with OutboxReader.open(folder) as reader, StateStore.open(folder) as store:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from tests.support.forged.groups import schema_event
 from tests.support.forged.tuple_forms import MOOD
 from tests.support.samples.changed_rows import batch_of
-from tests.support.samples.envelopes import NOW_NS, RECORDED, ROWS, TABLE, fixed_records, unwrapped
+from tests.support.samples.envelopes import EVENTS, NOW_NS, RECORDED, ROWS, TABLE, fixed_records, unwrapped
 from tidemark import DebeziumJson
 from tidemark.decode.render.debezium_schemas import column_schema
 from tidemark.model.lsn import Oid
@@ -57,8 +58,7 @@ def test_javas_classes_read_the_rows_of_the_records_with_schemas() -> None:
     assert [{"key": one["key"], "value": one["value"]} for one in recorded] == written
     for one, record in zip(recorded, written, strict=True):
         assert one["read"]["row"] == unwrapped(record)
-        assert record["key"] is not None
-        assert one["read"]["key"] == json.loads(record["key"])["payload"]
+        assert one["read"]["key"] == (None if record["key"] is None else json.loads(record["key"])["payload"])
 
 
 @pytest.mark.feature("P14")
@@ -74,6 +74,31 @@ def test_a_record_with_schemas_has_the_payload_of_one_without_and_conforms_to_it
             whole = json.loads(text)
             assert whole["payload"] == json.loads(alone)
             check(whole["schema"], whole["payload"])
+
+
+@pytest.mark.feature("P14")
+def test_records_of_events_have_the_payload_of_those_without_schemas_and_conform_to_their_schemas() -> None:
+    plain, whole = DebeziumJson(name="shop"), DebeziumJson(name="shop", schemas=True)
+    pairs = [(plain.heartbeat(NOW_NS), whole.heartbeat(NOW_NS))]
+    for event in EVENTS:
+        made = plain.event_records(event, "app", NOW_NS), whole.event_records(event, "app", NOW_NS)
+        pairs += zip(*made, strict=True)
+    assert len(pairs) == 7
+    for alone, described in pairs:
+        for payload, text in ((alone.key, described.key), (alone.value, described.value)):
+            if payload is None or text is None:
+                assert payload is text
+                continue
+            read = json.loads(text)
+            assert read["payload"] == json.loads(payload)
+            check(read["schema"], read["payload"])
+    assert pairs[0][0].key == b'{"serverName":"shop"}'
+
+
+@pytest.mark.feature("P14")
+def test_other_events_have_no_record() -> None:
+    event = schema_event(104, TABLE)
+    assert DebeziumJson().event_records(event, "app", NOW_NS) == []
 
 
 @pytest.mark.feature("P14")

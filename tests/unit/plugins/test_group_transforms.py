@@ -124,7 +124,7 @@ def test_a_version_that_the_transforms_do_not_fit_is_refused_before_its_rows() -
     with pytest.raises(BadTransform, match=r"public.account has no column note; its columns are id, remark"):
         transforms_of(HASHED).apply(group_of(altered(relation(), new)))
     with pytest.raises(BadTransform, match="has no column note"):
-        transforms_of(HASHED).check([("shop", new)], keeps_tables=True)
+        transforms_of(HASHED).check([(DATABASE, new)], keeps_tables=True)
 
 
 def test_after_the_list_was_corrected_the_former_version_shows_no_constant() -> None:
@@ -138,8 +138,8 @@ def test_after_the_list_was_corrected_the_former_version_shows_no_constant() -> 
 def test_a_type_that_no_table_can_have_is_refused_at_the_start() -> None:
     to_seconds = Cast("public.account.id", "string"), Cast("public.account.note", pa.large_string())
     with pytest.raises(BadTransform, match=r"note of public.account becomes large_string, the type of no column"):
-        transforms_of(*to_seconds).check([("shop", relation())], keeps_tables=True)
-    transforms_of(*to_seconds).check([("shop", relation())], keeps_tables=False)
+        transforms_of(*to_seconds).check([(DATABASE, relation())], keeps_tables=True)
+    transforms_of(*to_seconds).check([(DATABASE, relation())], keeps_tables=False)
 
 
 def test_an_error_of_a_users_function_is_reported_without_the_values_of_the_row() -> None:
@@ -156,7 +156,7 @@ def test_an_error_of_a_users_function_at_the_start_names_the_table() -> None:
         raise KeyError(rows.num_rows)
 
     with pytest.raises(TransformFailed, match=r"a transform of OnBatch\(.*raising\) raised KeyError on public.account"):
-        transforms_of(OnBatch(raising)).check([("shop", relation())], keeps_tables=True)
+        transforms_of(OnBatch(raising)).check([(DATABASE, relation())], keeps_tables=True)
 
 
 def test_rows_in_another_form_than_declared_do_not_reach_the_outbox() -> None:

@@ -128,11 +128,14 @@ class DebeziumLines:
         """Return the line of a TRUNCATE or a message; other items have none."""
         if not isinstance(item, LogicalMessage | Truncation):
             return b""
-        now_ns = self._now_ns()
-        position = item.position
         if self._times is None or self._times.group is not group:
             self._times = CommitTimes(group)
-        usecs = self._times.of(position.commit_lsn)
+        return self.of_event(item, self._times.of(item.position.commit_lsn), counted=is_counted(group))
+
+    def of_event(self, item: LogicalMessage | Truncation, usecs: int | None = None, *, counted: bool = False) -> bytes:
+        """Return the line of a TRUNCATE or a message; `usecs`: when it was committed, None: it counts as now."""
+        now_ns = self._now_ns()
+        position = item.position
         usecs = now_ns // NSECS_PER_USEC if usecs is None else usecs
         message = item if isinstance(item, LogicalMessage) else None
         relation = item.relation if isinstance(item, Truncation) else None
@@ -146,7 +149,7 @@ class DebeziumLines:
             f'{json_string(str(item.origin)) if item.origin else NO_VALUE},"origin_lsn":null}}'
         )
         order = NO_VALUE
-        if is_counted(group) and in_transaction:
+        if counted and in_transaction:
             order = f'{{"id":"{item.xid}:{position.commit_lsn}","total_order":{position.ordinal + 1},{NO_ORDER}}}'
         if message is None:
             line = f'{{"before":null,"after":null,"source":{source},"transaction":{order},"op":"t",{_made_at(now_ns)}}}'

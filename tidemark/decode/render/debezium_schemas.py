@@ -188,3 +188,37 @@ TRANSACTION = _struct(
     "event.block",
     version=1,
 )
+
+
+def _record(fields: Sequence[Schema], name: str) -> Schema:
+    """Return the schema of a whole key or value."""
+    return {**_struct(fields, name, version=1), "optional": False}
+
+
+_COMMON, _CONNECTOR = "io.debezium.connector.common", "io.debezium.connector.postgresql"
+_COLLECTION = _struct(
+    [*_required(("data_collection",), STRING), *_required(("event_count",), INT64)], "event.collection", version=1
+)
+TRANSACTION_KEY = _record(_required(("id",), STRING), f"{_COMMON}.TransactionMetadataKey")
+TRANSACTION_VALUE = _record(
+    [
+        *_required(("status", "id"), STRING),
+        *_required(("ts_ms",), INT64),
+        _field("event_count", INT64),
+        _field("data_collections", _array({**_COLLECTION, "optional": False})),
+    ],
+    f"{_COMMON}.TransactionMetadataValue",
+)
+HEARTBEAT_KEY = _record(_required(("serverName",), STRING), f"{_COMMON}.ServerNameKey")
+HEARTBEAT_VALUE = _record(_required(("ts_ms",), INT64), f"{_COMMON}.Heartbeat")
+MESSAGE_KEY = _record([_field("prefix", STRING)], f"{_CONNECTOR}.MessageKey")
+MESSAGE_VALUE = _record(
+    [
+        *_required(("op",), STRING),
+        _field("ts_ms", INT64),
+        _field("source", SOURCE),
+        _field("transaction", TRANSACTION),
+        _field("message", _struct([_field("prefix", STRING), _field("content", BYTES)], f"{_CONNECTOR}.Message")),
+    ],
+    f"{_CONNECTOR}.MessageValue",
+)

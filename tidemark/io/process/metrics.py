@@ -62,6 +62,7 @@ READER_HELD = "tidemark_reader_held_bytes"
 READER_HOLD_MAX = "tidemark_reader_hold_bytes_max"
 READER_LAPSED = "tidemark_reader_lapsed"
 JOURNAL_BYTES = "tidemark_journal_bytes_total"
+CATALOG_BASE_BYTES = "tidemark_catalog_base_bytes_total"
 COPY_TABLES_LEFT = "tidemark_copy_tables_left"
 COPY_REFUSED = "tidemark_copy_tables_refused"
 COPY_ROWS = "tidemark_copy_rows_total"
@@ -280,6 +281,7 @@ class Metrics:
         self.spilled = self._counter(SPILLED, "Bytes of large transactions that were spilled to disk.")
         self.open_transactions = self._gauge(OPEN_TRANSACTIONS, "Transactions open in the WAL decoded so far.")
         self.journal_bytes = self._counter(JOURNAL_BYTES, "Catalog-relevant WAL written to the journal.")
+        self.catalog_base_bytes = self._counter(CATALOG_BASE_BYTES, "Bytes of catalog bases written.")
         self.copy_tables_left = self._gauge(COPY_TABLES_LEFT, "Tables whose first copy is not done.")
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
         self.recopies_failed = self._counter(RECOPIES_FAILED, "Copies of tables that failed.")

@@ -39,6 +39,8 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, X
 from tidemark.wal.record import Record
 from tidemark.wire.state.history_index import BaseEntry, HistoryIndex, JournalFile, JournalMark
 
+ChooseSurplus = Callable[[Sequence[BaseEntry]], Sequence[BaseEntry]]
+
 
 class NoBase(StateError):
     """No saved catalog is old enough for the requested LSN."""
@@ -55,6 +57,11 @@ class DamagedBase(NamedTuple):
 
 def ignore_damaged_base(_damaged: DamagedBase) -> None:
     """Do not report a skipped base."""
+
+
+def no_surplus(_bases: Sequence[BaseEntry]) -> Sequence[BaseEntry]:
+    """Keep all bases."""
+    return ()
 
 
 def base_for(index: HistoryIndex, lsn: Lsn) -> BaseEntry:
@@ -246,8 +253,8 @@ class HistoryWriter:
                     os.fsync(self._descriptor)
                 self.durable_lsn = end_lsn
 
-    def write_base(self, base: Base, restart_lsn: Lsn) -> None:
-        """Save a base and add it to the index."""
+    def write_base(self, base: Base, restart_lsn: Lsn) -> BaseEntry:
+        """Save a base and add it to the index; return its entry."""
         name = f"base-{base.timeline:08X}-{base.lsn:016X}"
         content = dump_base(base)
         replace_file(self._folder / name, content, self._file_mode)
@@ -257,12 +264,15 @@ class HistoryWriter:
         others = tuple(known for known in self.index.bases if known.file != name)
         self.index = HistoryIndex((*others, entry), self.index.journals)
         self._store(self.index)
+        return entry
 
-    def prune(self, horizon_lsn: Lsn) -> None:
-        """Remove the files that no restart at or after `horizon_lsn` needs."""
+    def prune(self, horizon_lsn: Lsn, surplus: ChooseSurplus = no_surplus) -> None:
+        """Remove the files that no restart at or after `horizon_lsn` needs, and `surplus` bases among the rest."""
         readable = (base.lsn for base in self.index.bases if base.file not in self._unreadable)
         kept_from = max((lsn for lsn in readable if lsn <= horizon_lsn), default=INVALID_LSN)
         bases = tuple(base for base in self.index.bases if base.lsn >= kept_from)
+        thinned = surplus([base for base in bases if base.file not in self._unreadable])
+        bases = tuple(base for base in bases if base not in thinned)
         journals = tuple(
             journal for journal in self.index.journals if journal.end_lsn == INVALID_LSN or journal.end_lsn > kept_from
         )

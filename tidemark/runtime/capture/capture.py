@@ -40,11 +40,10 @@ from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
 from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import ConsumerFailed, CorruptWal
-from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.relation import Relation
 from tidemark.model.snapshot import parse_visibility
-from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.following import QueryDeliverer
@@ -215,7 +214,7 @@ class Capture:
         names = base.mirrors.remember(beginning.databases)
         maker = TargetMaker(context, settings.target, epoch, self._history, self.progress, self._stopping)
         target, self._liveness = (
-            maker.deliver(consumer, names, beginning.types, self.selected_tables)
+            maker.deliver(consumer, names, beginning.types, self._selected_tables)
             if query_deliverer is None
             else (maker.follow(query_deliverer), None)
         )
@@ -242,13 +241,13 @@ class Capture:
             stopping=self._stopping,
         )
 
-    def selected_tables(self) -> Iterator[tuple[str, Relation]]:
-        """Yield the selected tables with their databases, as of the start. Only before `start`: then they change."""
+    def _selected_tables(self) -> Iterator[tuple[Oid, Relation]]:
+        """Yield the selected tables with their databases, as of the start."""
         selection = self._settings.select.selection()
-        for oid, known in self._mirrors.known().items():
+        for oid in self._mirrors.known():
             mirror = self._mirrors.captured(oid)
             relations = mirror.relations() if mirror is not None else ()
-            yield from ((known.name, relation) for relation in relations if selection.selects(relation))
+            yield from ((oid, relation) for relation in relations if selection.selects(relation))
 
     def start(self) -> None:
         """Start the threads; decoding starts when no first copy is due or the copy is complete."""
@@ -341,8 +340,7 @@ class Capture:
 
     def _stop(self) -> None:
         until_s = self._clock.monotonic_s() + self._settings.deliver.stop_s
-        if isinstance(self._target, ConsumerTarget):
-            self._target.drain(self._settings.deliver.stop_s)
+        self._target.drain(self._settings.deliver.stop_s)
         self._stopping.set()
         self._wal_source.input.stop()
         self._group_queue.close()
@@ -474,7 +472,7 @@ class Capture:
             self._history,
             base.mirrors,
             check_fork=copies.check_fork,
-            base_every_bytes=settings.history.base_every_bytes,
+            base_distance_bytes_max=settings.history.base_every_bytes,
             metrics=self._metrics,
             log=self._log,
         )

@@ -41,12 +41,11 @@ from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.confirming import Confirming
-from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep
+from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.capture.notices import tell
 from tidemark.runtime.capture.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.state.partition_positions import PartitionPositions
 from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED
 from tidemark.wire.values import EncodedGroup
@@ -83,7 +82,7 @@ class ConsumerTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        selected_tables: SelectedTables,
+        records: Sequence[GroupRecord],
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
@@ -100,7 +99,7 @@ class ConsumerTarget:
         self._store = store
         self._epoch = epoch
         self._history = history
-        self._selected_tables = selected_tables
+        self._records = records
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
         self._stopping = stopping
@@ -377,7 +376,8 @@ class ConsumerTarget:
                 if offered.copying is not None:
                     _record_copied(transaction, offered.copying)
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._selected_tables.record(transaction, [offered.group for offered in confirmed])
+            for record in self._records:
+                record.record(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
                 transaction.record_databases(offered.group.databases)
             self._drop_delivered(transaction, last.last.position)

@@ -21,6 +21,7 @@ from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
+from tidemark.engine.base_schedule import BaseSchedule
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
@@ -65,7 +66,7 @@ class WalReader:
         mirrors: DatabaseMirrors,
         *,
         check_fork: CheckFork,
-        base_every_bytes: int,
+        base_distance_bytes_max: int,
         metrics: Metrics,
         log: Log,
     ) -> None:
@@ -76,8 +77,7 @@ class WalReader:
         self._builder = builder
         self._history = history
         self._mirrors = mirrors
-        self._base_every_bytes = base_every_bytes
-        self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
+        self._base_schedule = BaseSchedule(history.index.bases, base_distance_bytes_max)
         self._metrics = metrics
         self._log = log
         self._records_reported = 0
@@ -166,16 +166,19 @@ class WalReader:
             open_transactions=open_now,
             top_of=decoder.transactions.top_of,
         )
-        self._history.write_base(base, decoder.restart_lsn)
-        self._history.prune(self.horizon_lsn)
-        self._base_lsn = base.lsn
-        self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
+        began_s = time.thread_time()
+        written = self._history.write_base(base, decoder.restart_lsn)
+        self._history.prune(self.horizon_lsn, self._base_schedule.surplus)
+        write_s = time.thread_time() - began_s
+        # NB: `cpu_s` includes it later, and it must not count as the time of decoding.
+        self._base_schedule.record_base(written, write_s, self.cpu_s + write_s)
+        self._metrics.catalog_base_bytes.inc(written.byte_count)
 
     def _leave_timeline(self, fork_lsn: Lsn, next_timeline: TimelineId) -> None:
         """Cut off what an earlier run decoded of the timeline behind the fork: it was not delivered, and is dead."""
         self._check_fork(self.decoder.timeline, fork_lsn, next_timeline)
         if self._history.cut_behind(fork_lsn):
-            self._base_lsn = max((base.lsn for base in self._history.index.bases), default=INVALID_LSN)
+            self._base_schedule.restart(self._history.index.bases)
             self._log.warning(
                 "the catalog history is cut at a fork, because WAL after the fork was decoded", at_lsn=fork_lsn
             )
@@ -212,8 +215,8 @@ class WalReader:
             self._metrics.journal_bytes.inc(written)
             self._journal_bytes += written
         # NB: until then some open transactions would be listed with a later first LSN than they have.
-        due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
-        if due and self.decoder.has_reached_from_lsn and not self._mirrors.is_growing:
+        may_write = self.decoder.has_reached_from_lsn and not self._mirrors.is_growing
+        if may_write and self._base_schedule.is_due(self.decoder.decoded_lsn, self.cpu_s):
             self.write_base()
 
 

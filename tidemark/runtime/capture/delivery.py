@@ -6,7 +6,7 @@ checks the epoch. A full outbox makes the thread wait: the queue fills, then the
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -26,7 +26,6 @@ from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state.copy_progress import CopyProgress
 from tidemark.wire.state.outbox_ledger import OutboxLedger
@@ -48,6 +47,13 @@ class Groups(Protocol):
         """Return the next group; None if there is none within `timeout_s`."""
 
 
+class GroupRecord(Protocol):
+    """A record of the state that follows from delivered groups."""
+
+    def record(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
+        """Write in an open transaction what groups change; it is the one in which they count as delivered."""
+
+
 class Target(Protocol):
     """The destination of groups; all calls come from the application thread."""
 
@@ -64,6 +70,9 @@ class Target(Protocol):
 
     def idle(self) -> bool:
         """Do the work due while there is nothing to deliver; return whether more is expected soon."""
+
+    def drain(self, within_s: float) -> None:
+        """Finish what was accepted and is not confirmed. From another thread, before the stop."""
 
     def close(self) -> None:
         """Release everything."""
@@ -83,7 +92,7 @@ class OutboxTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        selected_tables: SelectedTables,
+        records: Sequence[GroupRecord],
         progress: Progress,
         hold_bytes: int = 0,
         metrics: Metrics,
@@ -94,7 +103,7 @@ class OutboxTarget:
         self._store = store
         self._epoch = epoch
         self._history = history
-        self._selected_tables = selected_tables
+        self._records = records
         self._progress = progress
         self._hold_bytes = hold_bytes
         self._metrics = metrics
@@ -111,7 +120,7 @@ class OutboxTarget:
 
         def extra_writes(transaction: StateTransaction) -> None:
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._selected_tables.record(transaction, [group])
+            self._record(transaction, group)
             transaction.record_databases(group.databases)
 
         self._store_group(encode_group(group), extra_writes)
@@ -119,7 +128,16 @@ class OutboxTarget:
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Store a group of a first copy, and the copy's progress, in one transaction."""
         encoded = replace(encode_group(group), moves_delivered=False)
-        self._store_group(encoded, lambda transaction: transaction.put_copy(*progress))
+
+        def extra_writes(transaction: StateTransaction) -> None:
+            transaction.put_copy(*progress)
+            self._record(transaction, group)
+
+        self._store_group(encoded, extra_writes)
+
+    def _record(self, transaction: StateTransaction, group: ChangeGroup) -> None:
+        for record in self._records:
+            record.record(transaction, [group])
 
     def idle(self) -> bool:
         """Move the confirmed pointer and trim, if readers confirmed meanwhile."""
@@ -132,6 +150,9 @@ class OutboxTarget:
         if has_confirmed:
             self._apply_confirmations()
         return has_confirmed
+
+    def drain(self, within_s: float) -> None:
+        """Do nothing: what is accepted is stored."""
 
     def close(self) -> None:
         """Do nothing: the caller that opened the state closes it."""

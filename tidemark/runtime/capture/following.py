@@ -105,6 +105,9 @@ class FollowTarget:
         """Do nothing."""
         return False
 
+    def drain(self, within_s: float) -> None:
+        """Do nothing: nothing is delivered."""
+
     def close(self) -> None:
         """Do nothing: the caller that opened the state closes it."""
 

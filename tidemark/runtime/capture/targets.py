@@ -1,7 +1,7 @@
 """Selects the target of a capture: the outbox, a consumer, or none while it follows."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -19,9 +19,10 @@ from tidemark.model.position import Epoch
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
-from tidemark.runtime.capture.delivery import OutboxTarget, Target
+from tidemark.runtime.capture.delivery import GroupRecord, OutboxTarget, Target
 from tidemark.runtime.capture.following import FollowTarget, QueryDeliverer
 from tidemark.runtime.capture.liveness import Liveness
+from tidemark.runtime.capture.transform_changes import AnnouncingTarget, TransformChanges
 from tidemark.runtime.capture.transformed_target import TransformedTarget
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -33,7 +34,7 @@ from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandli
 from tidemark.runtime.pool.handler_consumer import HandlerConsumer, PoolSettings
 from tidemark.runtime.pool.worker_template import WorkerTemplate
 
-SelectedVersions = Callable[[], Iterable[tuple[str, Relation]]]  # the selected tables, with their databases
+SelectedVersions = Callable[[], Iterable[tuple[Oid, Relation]]]  # the selected tables, with their databases
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,26 @@ class TargetMaker:
         `names`: of the databases, for people. `tables`: to check that the transforms fit them; raise `BadTransform`.
         """
         plugins = self.settings.plugins
-        if consumer is not None:
-            return self._own(consumer)
         transforms = GroupTransforms(plugins.transforms, types, self.epoch, names)
         if plugins.transforms:
-            transforms.check(tables(), keeps_tables=not plugins.takes_any_form)
+            transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
+        changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables())
+        records = (self._selected_tables(), *(() if changes is None else (changes,)))
+        target, liveness = self._target(consumer, transforms, names, records)
+        return (target if changes is None else AnnouncingTarget(target, changes)), liveness
+
+    def _target(
+        self,
+        consumer: GroupConsumer | None,
+        transforms: GroupTransforms,
+        names: Mapping[Oid, str],
+        records: Sequence[GroupRecord],
+    ) -> tuple[Target, Liveness | None]:
+        plugins = self.settings.plugins
+        if consumer is not None:
+            return self._own(consumer, records)
         if plugins.make_handler is not None:
-            return self._own(self._pool(plugins.make_handler(), transforms, names))
+            return self._own(self._pool(plugins.make_handler(), transforms, names), records)
         if plugins.make_consumer is not None:
             own = PluginConsumer(
                 plugins.make_consumer(),
@@ -123,9 +137,11 @@ class TargetMaker:
                 poison=PoisonHandling.of(self.settings.poison, self.context, self.epoch),
                 retries=ParkedRetries(self.context, self.epoch),
             )
-            return self._own(own)
+            return self._own(own, records)
         target, liveness = (
-            (self._outbox(), None) if self.settings.fills_outbox else self._own(_built_in(self.settings.deliver, names))
+            (self._outbox(records), None)
+            if self.settings.fills_outbox
+            else self._own(_built_in(self.settings.deliver, names), records)
         )
         return TransformedTarget(target, transforms) if plugins.transforms else target, liveness
 
@@ -142,14 +158,14 @@ class TargetMaker:
             retries=ParkedRetries(self.context, self.epoch),
         )
 
-    def _outbox(self) -> Target:
+    def _outbox(self, records: Sequence[GroupRecord]) -> Target:
         context = self.context
         context.metrics.outbox_capacity.set(context.store.identity.outbox_bytes_max)
         return OutboxTarget(
             context.store,
             self.epoch,
             history=self.history,
-            selected_tables=self._selected_tables(),
+            records=records,
             progress=self.progress,
             hold_bytes=self.settings.hold_bytes,
             metrics=context.metrics,
@@ -157,7 +173,7 @@ class TargetMaker:
             stopping=self.stopping,
         )
 
-    def _own(self, consumer: GroupConsumer) -> tuple[Target, Liveness]:
+    def _own(self, consumer: GroupConsumer, records: Sequence[GroupRecord]) -> tuple[Target, Liveness]:
         context, deliver, retry = self.context, self.settings.deliver, self.settings.retry
         liveness = Liveness(consumer, alive_s=deliver.alive_s, hang_s=deliver.hang_s)
         own = ConsumerTarget(
@@ -166,7 +182,7 @@ class TargetMaker:
             self.epoch,
             liveness=liveness,
             history=self.history,
-            selected_tables=self._selected_tables(),
+            records=records,
             unconfirmed_bytes_max=deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self.stopping,

@@ -12,6 +12,7 @@ class TransformedTarget:
         self.counts = target.counts
         self.begin = target.begin
         self.idle = target.idle
+        self.drain = target.drain
         self.close = target.close
         self.abandon = target.abandon
         self._target = target

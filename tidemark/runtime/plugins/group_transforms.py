@@ -55,15 +55,20 @@ class GroupTransforms:
         """The plans, for a consumer that applies them in its own threads; None: there are no transforms."""
         return self._plans if self._has_transforms else None
 
-    def check(self, tables: Iterable[tuple[str, Relation]], *, keeps_tables: bool) -> None:
+    def check(self, tables: Iterable[tuple[Oid, Relation]], *, keeps_tables: bool) -> None:
         """Check that the transforms fit these tables, by database; raise `BadTransform`.
 
         keeps_tables: the consumer takes rows only in the form of tables, as the outbox does.
         """
         for database, relation in tables:
-            plan = self._plan(database, relation)
+            name = self._database(database)
+            plan = self._plan(name, relation)
             if keeps_tables:
-                self._transformed(database, plan)
+                self._transformed(name, plan)
+
+    def identity(self, database: Oid, relation: Relation) -> str:
+        """Return the identity of the transforms of a version of a table; "": none matches. Raise `BadTransform`."""
+        return self._plan(self._database(database), relation).identity if self._has_transforms else ""
 
     def learn(self, group: ChangeGroup) -> None:
         """Learn the names of databases that are new in a group."""

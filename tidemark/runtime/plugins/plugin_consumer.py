@@ -7,13 +7,14 @@ from tidemark.engine.batch import Batch
 from tidemark.engine.offset_update import OffsetsHook
 from tidemark.engine.poison import CallPart, CallParts, PartItem
 from tidemark.engine.ports import Clock
-from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaEvent
+from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaEvent, TransactionBoundary
 from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.errors import ConsumerFailed
 from tidemark.model.position import Epoch, Partition, Pointer, Position
 from tidemark.runtime.plugins.consumer import Consumer, DeliveredItem, Delivery
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.plugins.transaction_boundaries import with_boundaries
 from tidemark.serializers.serializer import Serializer
 from tidemark.wire.state.event_logs import Loss, Rewind
 
@@ -82,7 +83,7 @@ class PluginConsumer:
             return self._answered(self._deliver((), self._last_position))
         if self._pending is None or self._pending.group is not group:
             self._transforms.learn(group)
-            items = tuple(part for item in group.items for part in self._parts(item))
+            items = tuple(part for item in with_boundaries(group) for part in self._parts(item))
             moves = group.last.position != self._position
             self._pending = _DrawnGroup(group, CallParts(items), moves)
             self._position = group.last.position
@@ -193,7 +194,7 @@ class PluginConsumer:
             return self._last_position
         return part.items[-1].position
 
-    def _parts(self, item: GroupItem) -> Sequence[PartItem]:
+    def _parts(self, item: GroupItem | TransactionBoundary) -> Sequence[PartItem]:
         return self._transforms.batches(item) if isinstance(item, ChangeBatch) else (self._transforms.event(item),)
 
     def _serialized(self, batch: Batch) -> DeliveredItem:

@@ -34,7 +34,6 @@ from tidemark.transforms.transform import Transform
 from tidemark.wire.state.plugin_log import PluginUse, PluginUses
 
 FINGERPRINT_CHARACTERS = 16
-_SECRET_PREFIX = b"tidemark plug-in secret:"  # so that the hash is that of no other use of the secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +149,6 @@ def _maker(
 
 def _fingerprint(options: Options, arguments: PluginArguments) -> str:
     """Return the fingerprint of options: of a secret, its content counts, and not where it is."""
-    secrets = {name: _digest(each) for name, each in arguments.named.items() if isinstance(each, Secret)}
+    secrets = {name: each.digest for name, each in arguments.named.items() if isinstance(each, Secret)}
     stored = json.dumps({**options, **secrets}, sort_keys=True, default=str).encode()
     return hashlib.sha256(stored).hexdigest()[:FINGERPRINT_CHARACTERS] if options else ""
-
-
-def _digest(secret: Secret) -> str:
-    # A fast hash suffices: a secret of a configuration is a key, of at least `secret_sources.KEY_BYTES_MIN` bytes.
-    return hashlib.sha256(_SECRET_PREFIX + secret.content).hexdigest()

@@ -29,10 +29,12 @@ from tidemark.model.change import (
     EngineEvent,
     GroupItem,
     SchemaEvent,
+    TransactionBoundary,
 )
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.plugins.transaction_boundaries import with_boundaries
 from tidemark.runtime.pool.handler_pool import PartPool
 from tidemark.runtime.pool.keys import NO_LANE, lanes_of, sections_of
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange
@@ -226,7 +228,7 @@ class PoolConsumer:
         delivered = self._first_part(group)
         if delivered is None:
             return False
-        parts = [part for item in delivered.items for part in self._parts(item)]
+        parts = [part for item in with_boundaries(delivered) for part in self._parts(item)]
         if not self._pool.submit(parts, group.byte_count):
             return False
         self._submitted_units += 1
@@ -274,7 +276,7 @@ class PoolConsumer:
         self.confirmed = part.last
         return group if part is group else GroupPart(group, part)
 
-    def _parts(self, item: GroupItem) -> Iterator[tuple[PoolPart, Hashable | None]]:
+    def _parts(self, item: GroupItem | TransactionBoundary) -> Iterator[tuple[PoolPart, Hashable | None]]:
         """Yield an item's parts, each with its lane."""
         if not isinstance(item, ChangeBatch):
             if self._takes_events:
@@ -315,6 +317,6 @@ class PoolConsumer:
         return self._databases.get(oid, str(oid))
 
     def _warn_once(self, item: EngineEvent) -> None:
-        if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary):
+        if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary | TransactionBoundary):
             self._left_out.add(type(item))
             self._log.warning("an event is not delivered: there is no on_event", kind=type(item).__name__)

@@ -12,6 +12,7 @@ from tidemark.wire.state.partition_positions import PartitionPositions
 from tidemark.wire.state.plugin_log import PluginLog
 from tidemark.wire.state.process_log import ProcessLog
 from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.transformed_tables import TransformedTables
 from tidemark.wire.state.values import (
     Archiving,
     Beginning,
@@ -72,6 +73,7 @@ ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
 NOTIFIED = Key("notified", Notified, DamagePolicy.FORGET)
 ADDED_POSITIONS = Key("positions", PartitionPositions, DamagePolicy.HALT)
 PLUGINS = Key("plugins", PluginLog, DamagePolicy.HALT)
+TRANSFORMED = Key("transformed", TransformedTables, DamagePolicy.FORGET)
 PARKED = Key("parked", ParkedLedger, DamagePolicy.DERIVE)
 SKIPPED = Key("skipped", SkipLog, DamagePolicy.FORGET)
 PROCESSES = Key("processes", ProcessLog, DamagePolicy.FORGET)

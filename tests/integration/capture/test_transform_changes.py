@@ -1,0 +1,183 @@
+"""Changed transforms are announced in the stream: once for a table, before its first rows of another form."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.forged.deliveries import SELECTED_TABLES
+from tests.support.forged.groups import DATABASE, batch, group, position, relation
+from tests.support.servers.histories import empty_history
+from tidemark import Mask, Secret, Transform
+from tidemark.engine.progress import Progress
+from tidemark.io.host.log_output import get_log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.model.change import (
+    ChangeGroup,
+    CopyBoundary,
+    GroupItem,
+    SchemaChange,
+    SchemaEffect,
+    SchemaEvent,
+)
+from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.model.mapping import TypeMapping
+from tidemark.model.position import Epoch
+from tidemark.model.relation import Relation
+from tidemark.runtime.capture.delivery import OutboxTarget
+from tidemark.runtime.capture.transform_changes import AnnouncingTarget, TransformChanges
+from tidemark.runtime.capture.transformed_target import TransformedTarget
+from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.wire.keys import named
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.state_keys import TRANSFORMED
+from tidemark.wire.values import ValueKind
+
+pytestmark = pytest.mark.feature("P15")
+ACCOUNT, PERSON = relation(), relation("person", 16390)
+HASHED = Mask("public.*.note", key=Secret(b"0123456789abcdef"))
+HASHED_OTHERWISE = Mask("public.*.note", key=Secret(b"0123456789abcdeg"))
+COPYING = CopyProgress(CopyPhase.COPYING, 1)
+
+
+class Starts:
+    """Starts of one capture into one outbox, each with its transforms."""
+
+    def __init__(self, store: StateStore, epoch: Epoch) -> None:
+        self._store = store
+        self._epoch = epoch
+
+    def target(self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON)) -> AnnouncingTarget:
+        """Return the target of a start, with tables in its catalogs."""
+        bound = GroupTransforms(transforms, TypeMapping(), self._epoch, {DATABASE: "shop"})
+        present = [(DATABASE, table) for table in tables]
+        changes = TransformChanges.since(self._store, self._epoch, bound, present)
+        assert changes is not None, "there is something to compare"
+        outbox = OutboxTarget(
+            self._store,
+            self._epoch,
+            history=empty_history(self._store),
+            records=[SELECTED_TABLES, changes],
+            progress=Progress(delivered=self._store.marks().start),
+            metrics=Metrics("main"),
+            log=get_log("test"),
+            stopping=threading.Event(),
+        )
+        return AnnouncingTarget(TransformedTarget(outbox, bound), changes)
+
+    def items(self) -> list[GroupItem]:
+        """Return what is in the outbox, without the ends of transactions."""
+        with OutboxReader.open(self._store.folder) as reader:
+            values = list(reader.read(reader.ledger().trimmed, reader.head()))
+            return [value.item() for value in values if value.header.kind is not ValueKind.TRANSACTIONS]
+
+    def announced(self) -> list[tuple[str, int]]:
+        """Return the tables that events name, with the LSNs of the events, in the order of the stream."""
+        found = [item for item in self.items() if isinstance(item, SchemaEvent)]
+        events = [item for item in found if item.effect is SchemaEffect.TRANSFORMS]
+        assert all(event.before == event.after and event.change is SchemaChange.ALTER for event in events)
+        return [(event.after.name if event.after else "", event.position.commit_lsn) for event in events]
+
+
+@pytest.fixture
+def starts(store: StateStore, epoch: Epoch) -> Starts:
+    return Starts(store, epoch)
+
+
+def rows(lsn: int, *tables: Relation) -> ChangeGroup:
+    return group(lsn, [batch(lsn, [lsn], of=table) for table in tables])
+
+
+def schema_event(lsn: int, before: Relation | None, after: Relation | None) -> SchemaEvent:
+    change = SchemaChange.CREATE if before is None else SchemaChange.ALTER
+    return SchemaEvent(position(lsn), Lsn(lsn), DATABASE, Xid(7), change, SchemaEffect.METADATA, before, after)
+
+
+def test_a_table_is_announced_once_before_its_first_rows_of_another_form(starts: Starts) -> None:
+    starts.target(HASHED).deliver(rows(104, ACCOUNT, PERSON))
+    second = starts.target(HASHED_OTHERWISE)
+    second.deliver(rows(208, ACCOUNT))
+    second.deliver(rows(304, ACCOUNT))
+    assert starts.announced() == [("account", 207)]
+    third = starts.target(HASHED_OTHERWISE)
+    third.deliver(rows(400, ACCOUNT, PERSON))
+    assert starts.announced() == [("account", 207), ("person", 399)]
+    starts.target(HASHED_OTHERWISE).deliver(rows(504, ACCOUNT, PERSON))
+    assert len(starts.announced()) == 2
+    kinds = [type(item) for item in starts.items()]
+    assert kinds.index(SchemaEvent) == 2, "behind the rows of the first start, before those of the second"
+
+
+def test_only_tables_whose_own_transforms_changed_are_announced(starts: Starts) -> None:
+    masks = Mask("public.account.note", constant="-"), Mask("public.person.note", constant="-")
+    starts.target(*masks).deliver(rows(104, ACCOUNT, PERSON))
+    starts.target(masks[0], Mask("public.person.note")).deliver(rows(208, ACCOUNT, PERSON))
+    assert starts.announced() == [("person", 207)]
+
+
+def test_the_first_and_the_last_transform_of_a_table_are_announced(starts: Starts) -> None:
+    starts.target(Mask("public.person.note")).deliver(rows(104, ACCOUNT))
+    starts.target(HASHED).deliver(rows(208, ACCOUNT))
+    starts.target(tables=[ACCOUNT]).deliver(rows(304, ACCOUNT, PERSON))
+    assert starts.announced() == [("account", 207), ("account", 303), ("person", 303)]
+
+
+def test_without_transforms_before_and_now_nothing_is_compared(store: StateStore, epoch: Epoch) -> None:
+    bound = GroupTransforms((), TypeMapping(), epoch, {DATABASE: "shop"})
+    assert TransformChanges.since(store, epoch, bound, [(DATABASE, ACCOUNT)]) is None
+    with store.reading() as transaction:
+        recorded = transaction.get(TRANSFORMED)
+    assert recorded is not None, "so that a first list is noticed"
+
+
+def test_a_new_table_and_one_that_is_copied_have_no_rows_of_another_form(starts: Starts) -> None:
+    starts.target(HASHED, tables=[]).deliver(group(104, [schema_event(104, None, ACCOUNT), batch(105, [1])]))
+    second = starts.target(HASHED_OTHERWISE, tables=[ACCOUNT])
+    boundary = CopyBoundary(position(200, 1 << 32), DATABASE, ACCOUNT, 1, True, "")
+    second.deliver_copied(group(200, [boundary]), (DATABASE, Oid(ACCOUNT.oid), COPYING))
+    second.deliver(group(208, [schema_event(208, None, PERSON), batch(209, [1]), batch(209, [2], of=PERSON)]))
+    starts.target(HASHED_OTHERWISE).deliver(rows(304, ACCOUNT, PERSON))
+    assert starts.announced() == []
+    starts.target(HASHED).deliver(rows(400, ACCOUNT, PERSON))
+    assert starts.announced() == [("account", 399), ("person", 399)]
+
+
+def test_a_rename_by_which_other_transforms_match_is_no_changed_list(starts: Starts) -> None:
+    masks = Mask("public.account.note", constant="-"), Mask("public.client.note", constant="+")
+    renamed = replace(ACCOUNT, name="client")
+    starts.target(*masks).deliver(rows(104, ACCOUNT))
+    second = starts.target(*masks)
+    second.deliver(group(208, [schema_event(208, ACCOUNT, renamed), batch(209, [1], of=renamed)]))
+    starts.target(*masks, tables=[renamed]).deliver(rows(304, renamed))
+    assert starts.announced() == []
+    starts.target(masks[0], tables=[renamed]).deliver(group(400, [schema_event(400, renamed, ACCOUNT)]))
+    assert starts.announced() == [("client", 399)]
+
+
+def test_what_was_not_stored_is_announced_again(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts.target(HASHED).deliver(rows(104, ACCOUNT))
+    killed = starts.target(HASHED_OTHERWISE)
+    with monkeypatch.context() as patch:
+        patch.setattr("tidemark.io.state.state_transaction.StateTransaction.deliver", raising)
+        with pytest.raises(OSError, match="killed"):
+            killed.deliver(rows(208, ACCOUNT))
+    assert starts.announced() == []
+    starts.target(HASHED_OTHERWISE).deliver(rows(208, ACCOUNT))
+    assert starts.announced() == [("account", 207)]
+
+
+def raising(*_: object) -> None:
+    raise OSError("killed")
+
+
+def test_a_damaged_record_is_written_anew_and_announces_nothing(starts: Starts, store: StateStore) -> None:
+    starts.target(HASHED).deliver(rows(104, ACCOUNT))
+    with store.environment.write() as transaction:
+        transaction.put(named(store.scope, TRANSFORMED.name), b"rubbish", db=store.environment.database("state"))
+    starts.target(HASHED_OTHERWISE).deliver(rows(208, ACCOUNT))
+    assert starts.announced() == []
+    starts.target(HASHED).deliver(rows(304, ACCOUNT))
+    assert starts.announced() == [("account", 303)]
