@@ -6,5 +6,7 @@ LOSS_PREFIX = "tidemark.loss"
 """Prefix of messages about changes that were given up (I29)."""
 REWIND_PREFIX = "tidemark.rewind"
 """Prefix of messages about delivered changes of a dead branch."""
-CAPTURE_PREFIXES = frozenset({LOSS_PREFIX, REWIND_PREFIX})
+HEARTBEAT_PREFIX = "tidemark.heartbeat"
+"""Prefix of messages that show, while nothing else is delivered, that the stream is alive (U18)."""
+CAPTURE_PREFIXES = frozenset({LOSS_PREFIX, REWIND_PREFIX, HEARTBEAT_PREFIX})
 """Prefixes of messages that only the capture creates: in WAL they are ignored, since any role may write them."""

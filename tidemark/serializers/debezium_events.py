@@ -25,6 +25,7 @@ from tidemark.decode.types.registry import arrow_struct
 from tidemark.model.change import EngineEvent, LogicalMessage, TransactionBoundary, Truncation
 from tidemark.model.commit_time import NSECS_PER_USEC, USECS_PER_MILLISECOND
 from tidemark.model.mapping import Decimals, TypeMapping
+from tidemark.model.message_prefix import HEARTBEAT_PREFIX
 from tidemark.serializers.serializer import SerializedRecord
 
 _DIALECT = Dialect(mapping=TypeMapping(decimals=Decimals.STRING))
@@ -38,13 +39,15 @@ class DebeziumEvents:
         self._name = name
         self._schemas = schemas
 
-    def records(self, event: EngineEvent, lines: DebeziumLines) -> Iterator[SerializedRecord]:
+    def records(self, event: EngineEvent, lines: DebeziumLines, now_ns: int) -> Iterator[SerializedRecord]:
         """Yield the records of an event."""
         if isinstance(event, TransactionBoundary):
             for end in event.transactions:
                 value = DebeziumBounds.line(BEGIN if event.begin else END, end)
                 key = {"id": json.loads(value)["id"]}
                 yield self._record(_text(key), value, TRANSACTION_KEY, TRANSACTION_VALUE)
+        elif isinstance(event, LogicalMessage) and event.prefix == HEARTBEAT_PREFIX:
+            yield self.heartbeat(now_ns)
         elif isinstance(event, LogicalMessage):
             key = {"prefix": event.prefix}
             yield self._record(_text(key), lines.of_event(event), MESSAGE_KEY, MESSAGE_VALUE)

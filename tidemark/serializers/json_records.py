@@ -98,11 +98,11 @@ class DebeziumJson(_JsonRecords):
         self._events = DebeziumEvents(name, schemas=schemas)
 
     def event_records(self, event: EngineEvent, database: str, now_ns: int) -> Sequence[SerializedRecord]:
-        """Return the records of an event: a TRUNCATE, a message, each begin or end of a transaction; of others none.
+        """Return the records of a TRUNCATE, a message, a heartbeat, or begins or ends of transactions; of others none.
 
         database: the name of the event's. Their topics in Debezium: the table's, PREFIX.message, PREFIX.transaction.
         """
-        return [*self._events.records(event, self._lines({_oid_of(event): database}, now_ns))]
+        return [*self._events.records(event, self._lines({_oid_of(event): database}, now_ns), now_ns)]
 
     def heartbeat(self, now_ns: int) -> SerializedRecord:
         """Return a heartbeat, whose topic in Debezium is __debezium-heartbeat.PREFIX."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.captures import Sidecar
+from tests.support.processes.captures import Sidecar, change_log
 from tests.support.processes.cdcctl import cdcctl, contents, succeeded
 from tests.support.servers.archiving import ArchivingServer, archive_script, archiving
 from tidemark.io.archive.archive_state import archive_state
@@ -20,10 +20,12 @@ from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import parse_lsn
 from tidemark.runtime.daemon.spool_maintenance import MaintainedSpool, SpoolMaintenance
 from tidemark.wire.manifest import MANIFEST
 
 MB = 1 << 20
+IDLE_SEGMENTS = 3
 
 
 @pytest.fixture
@@ -60,6 +62,29 @@ def deliver_over(archive: ArchivingServer, sidecar: Sidecar, segments: int) -> N
         archive.switch()
     archive.wait_until_archived()
     sidecar.catch_up()
+
+
+@pytest.mark.feature("U03")
+def test_the_spool_is_trimmed_while_only_uncaptured_tables_change(archive: ArchivingServer, tmp_path: Path) -> None:
+    archive.node.sql("CREATE TABLE other (note text)")
+    chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(archive.spool.folder), "TIDEMARK_ARCHIVE__PROGRAM": str(archive_script())}
+    idle = Sidecar(archive.node, "postgres", tmp_path, copy=False, TIDEMARK_SELECT__TABLES="public.item", **chosen)
+    idle.init()
+    try:
+        idle.start()
+        for _ in range(3):
+            for _ in range(IDLE_SEGMENTS):
+                archive.node.sql("INSERT INTO other VALUES ('x')")
+                archive.switch()
+            archive.wait_until_archived()
+            flushed = parse_lsn(str(archive.node.sql("SELECT pg_current_wal_flush_lsn()")[0][0]))
+            idle.wait_until(lambda upto=flushed: idle.restart_lsn() >= upto, "the pointer")  # type: ignore[misc]
+            trimmed = maintain(archive, idle).trimmed
+        assert trimmed.file_count >= IDLE_SEGMENTS - 1
+        archive.node.sql("INSERT INTO item VALUES (1)")
+        assert [row["_after"] for row in change_log(idle.catch_up(), "item")] == [{"id": 1}]
+    finally:
+        idle.close()
 
 
 @pytest.mark.feature("I13")

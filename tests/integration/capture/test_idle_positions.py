@@ -4,18 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.captures import Sidecar
+from tests.support.processes.captures import Sidecar, change_log
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.metrics import CONFIRMED_LSN
 from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.state import StateStore
+from tidemark.model.change import GroupItem, LogicalMessage
 from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.model.message_prefix import HEARTBEAT_PREFIX
 
 ROUNDS = 3
+KILLS = 3
 ROUND_BYTES = 8 << 20
 USER_TABLES = "SELECT relname FROM pg_stat_user_tables"
 
 
+@pytest.mark.feature("U01")
 @pytest.mark.feature("U02")
 def test_the_stored_position_follows_foreign_wal_without_a_value_or_a_row_and_a_start_continues_there(
     cluster: Cluster, database: str, tmp_path: Path
@@ -38,7 +41,7 @@ def test_the_stored_position_follows_foreign_wal_without_a_value_or_a_row_and_a_
                 )
                 written = flushed_lsn(cluster)
                 assert written - before >= ROUND_BYTES
-                sidecar.wait_until(lambda upto=written: restart_lsn(sidecar) >= upto, "the pointer")  # type: ignore[misc]
+                sidecar.wait_until(lambda upto=written: sidecar.restart_lsn() >= upto, "the pointer")  # type: ignore[misc]
                 sidecar.wait_until(
                     lambda upto=written: sidecar.metric(f'{CONFIRMED_LSN}{{capture="main"}}') >= upto,  # type: ignore[misc]
                     "the confirmed position",
@@ -46,7 +49,7 @@ def test_the_stored_position_follows_foreign_wal_without_a_value_or_a_row_and_a_
             assert reader.head() == head, "no value"
         assert {row[0] for row in cluster.sql(USER_TABLES, database)} == {"item", "other"}
         assert cluster.sql("SELECT count(*) FROM item", database) == [(1,)]
-        stored = restart_lsn(sidecar)
+        stored = sidecar.restart_lsn()
         sidecar.kill()
         sidecar.start()
         started = [event["restart_lsn"] for event in sidecar.events() if event["event"] == "starting"][-1]
@@ -61,9 +64,33 @@ def flushed_lsn(cluster: Cluster) -> Lsn:
     return parse_lsn(str(cluster.sql("SELECT pg_current_wal_flush_lsn()")[0][0]))
 
 
-def restart_lsn(sidecar: Sidecar) -> Lsn:
-    """Return where a start would begin to read."""
-    with StateStore.open(sidecar.folder) as store:
-        start = store.view().start
-    assert start is not None
-    return start.restart_lsn
+@pytest.mark.feature("U18")
+def test_heartbeats_come_while_nothing_changes_and_changes_are_delivered_once_between_them(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    cluster.sql("CREATE TABLE item (id int PRIMARY KEY)", database)
+    sidecar = Sidecar(cluster, database, tmp_path, TIDEMARK_DELIVER__HEARTBEAT_S="0.3")
+    sidecar.init()
+    with OutboxReader.open(sidecar.folder) as reader:
+
+        def items() -> list[GroupItem]:
+            return list(sidecar.items(reader, reader.ledger().trimmed, reader.head()))
+
+        def heartbeats() -> list[LogicalMessage]:
+            messages = [item for item in items() if isinstance(item, LogicalMessage)]
+            return [message for message in messages if message.prefix == HEARTBEAT_PREFIX]
+
+        try:
+            for row in range(KILLS):
+                sidecar.start()
+                cluster.sql(f"INSERT INTO item VALUES ({row})", database)
+                sidecar.wait_until_delivered()
+                known = len(heartbeats())
+                sidecar.wait_until(lambda known=known: len(heartbeats()) >= known + 2, "heartbeats")  # type: ignore[misc]
+                sidecar.kill()
+        finally:
+            sidecar.close()
+        rows = [row["_after"] for row in change_log(items(), "item")]
+        assert rows == [{"id": row} for row in range(KILLS)]
+        positions = [item.position for item in heartbeats()]
+        assert positions == sorted(set(positions))

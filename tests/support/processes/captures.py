@@ -24,7 +24,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import parse_lsn
+from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.position import Sequence
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.control import Json
@@ -233,6 +233,13 @@ class Sidecar:
                 return delivered is not None and delivered.pointer.position.commit_lsn > lsn
 
             wait_until(is_delivered, "what was written last", within_s=CAUGHT_UP_S, reported=self.reported)
+
+    def restart_lsn(self) -> Lsn:
+        """Return where a start would begin to read."""
+        with StateStore.open(self.folder) as store:
+            start = store.marks().start
+        assert start is not None
+        return start.restart_lsn
 
     @staticmethod
     def items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:

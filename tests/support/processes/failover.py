@@ -119,8 +119,9 @@ class Pair:
 
     def insert(self, *numbers: int) -> None:
         """Insert rows, a transaction each."""
-        for number in numbers:
-            self.node.sql(f"INSERT INTO account VALUES ({number}, 'n{number}')")
+        with self.node.connect() as session:
+            for number in numbers:
+                session.execute("INSERT INTO account VALUES (%s, %s)", (number, f"n{number}"))
 
     def emit(self, content: bytes) -> None:
         """Write a message with our prefix, as any session can."""

@@ -24,6 +24,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from tests.support.processes.waiting import wait_until
+from tests.support.servers.initialised import copy_initialised
 from tests.support.servers.servers import ServerPrograms, server
 
 START_TIMEOUT_S = 120
@@ -97,11 +98,14 @@ class Cluster:
 
     def init(self, settings: Mapping[str, str | int], initdb: Sequence[str] = ()) -> None:
         """Create the data directory with `SETTINGS`, changed by `settings`."""
-        options = ["-D", str(self.data), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-        self.run(self.server.program("initdb"), *options, *initdb)
+        copy_initialised(self.server, initdb, self.data, self._initdb)
         own = {"port": str(self.port), "unix_socket_directories": f"'{self.folder}'"}
         self.configure(**{**SETTINGS, **own, **settings}, reload=False)
         self.hba(HBA_REPLICATION + HBA, reload=False)
+
+    def _initdb(self, data: Path, options: Sequence[str]) -> None:
+        fixed = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        self.run(self.server.program("initdb"), "-D", str(data), *fixed, *options)
 
     def configure(self, *, reload: bool = True, **settings: str | int) -> None:
         """Append settings to postgresql.conf; a later line wins."""

@@ -104,14 +104,15 @@ def _npm_server(version: str) -> Path:
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / version
-    with _locked(cache / f"{version}.lock"):
+    with locked(cache / f"{version}.lock"):
         if not folder.exists():
             _fetch(version, folder)
     return folder
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file that other processes wait for."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

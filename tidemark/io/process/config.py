@@ -123,6 +123,7 @@ class DeliverConfig:
     linger_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
     unconfirmed_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 256 << 20
     idle_pointer_s: Seconds = 5.0
+    heartbeat_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     stop_s: Seconds = 10.0
     alive_s: Seconds = 5.0
     hang_s: Seconds = 300.0

@@ -425,6 +425,7 @@ class Capture:
             delivered=start.position,
             progress=self.progress,
             idle_pointer_s=self._settings.deliver.idle_pointer_s,
+            heartbeat_s=self._settings.deliver.heartbeat_s,
         )
 
     def _make_reader(self, base: Base, beginning: Beginning, start: Pointer) -> WalReader:

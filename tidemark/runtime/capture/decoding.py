@@ -27,9 +27,11 @@ from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.change import ChangeGroup
+from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.capture.group_queue import GroupQueue
+from tidemark.runtime.capture.heartbeats import with_heartbeats
 from tidemark.runtime.capture.stream_lease import StreamLease
 from tidemark.runtime.capture.wal_source import Slices
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
@@ -129,6 +131,11 @@ class WalReader:
         """Return a group without changes that states how far decoding is."""
         here = Position(self.decoder.timeline, self.last_record_lsn, 0)
         return self._with_databases(ChangeGroup(here, Pointer(here, self.decoder.restart_lsn), (), (), 0, 0))
+
+    def heartbeat_group(self, after: Position) -> ChangeGroup | None:
+        """Return a group with heartbeats behind `after`; None while decoding has not reached it."""
+        wall_us = time.time_ns() // NSECS_PER_USEC
+        return with_heartbeats(self.idle_group(), after, sorted(self._mirrors.known()), wall_us)
 
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
         """Add the captured databases if they changed. They may be ahead of the group, never behind it."""
@@ -237,8 +244,12 @@ class DecodeThread:
         delivered: Position,
         progress: Progress,
         idle_pointer_s: float,
+        heartbeat_s: float = 0.0,
     ) -> None:
-        """`delivered` is the last run's position: what is read again below it moves no pointer."""
+        """`delivered` is the last run's position: what is read again below it moves no pointer.
+
+        heartbeat_s: how long nothing but the pointer may be delivered; 0: for ever.
+        """
         self.error: BaseException | None = None
         self.halted_at: Pointer | None = None  # the marker that has halted decoding, once all before it is queued
         self._slices = slices
@@ -248,7 +259,8 @@ class DecodeThread:
         self._progress = progress
         self._idle_pointer_s = idle_pointer_s
         self._handed = delivered
-        self._handed_s = time.monotonic()
+        self._handed_s = self._changed_s = time.monotonic()
+        self._heartbeat_s = heartbeat_s
         self._stopping = threading.Event()
         self._is_within_slice = False
         self._groups = self._decoded()
@@ -390,13 +402,20 @@ class DecodeThread:
 
     def _idle_group(self) -> ChangeGroup | None:
         """Move the pointer over WAL that had nothing for us (docs/design/positions.md)."""
-        if time.monotonic() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
+        if not self.reader.last_record_lsn:
             return None
-        self._handed_s = time.monotonic()
+        now_s = time.monotonic()
+        if self._heartbeat_s and now_s - self._changed_s >= self._heartbeat_s and not self.reader.is_collecting:
+            return self.reader.heartbeat_group(self._handed)
+        if now_s - self._handed_s < self._idle_pointer_s:
+            return None
+        self._handed_s = now_s
         group = self.reader.flush(also_empty=True) or self.reader.idle_group()
         return group if group.last.position > self._handed else None
 
     def _record_group(self, group: ChangeGroup) -> ChangeGroup:
         self._handed = group.last.position
         self._handed_s = time.monotonic()
+        if group.items:
+            self._changed_s = self._handed_s
         return group
