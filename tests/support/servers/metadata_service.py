@@ -56,7 +56,7 @@ class MetadataService:
         return json.dumps(found) if self.text is None else self.text
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _MetadataAnswers(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         service: MetadataService = self.server.service  # type: ignore[attr-defined]
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def metadata_service() -> Iterator[MetadataService]:
     """Run the service."""
-    with ThreadingHTTPServer((HOST, 0), _Handler) as server:
+    with ThreadingHTTPServer((HOST, 0), _MetadataAnswers) as server:
         server.daemon_threads = True
         service = server.service = MetadataService(server.server_address[1])  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

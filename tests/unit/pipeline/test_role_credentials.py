@@ -25,15 +25,15 @@ FIRST = Credentials("FIRST", "secret of FIRST", "t")
 NEXT = Credentials("NEXT", "secret of NEXT", "t")
 
 
-class Clock:
-    """A clock that a test sets; sleeping moves it."""
+class RoleClock:
+    """A clock that a test sets; a pause moves it."""
 
     now_s = 1e9
 
     def wall_s(self) -> float:
         return self.now_s
 
-    def sleep(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         self.now_s += seconds
 
 
@@ -43,8 +43,8 @@ def service() -> Iterator[MetadataService]:
         yield made
 
 
-def of_machine(service: MetadataService, clock: Clock) -> RoleCredentials:
-    return RoleCredentials({METADATA_ENDPOINT: service.endpoint}, wall_s=clock.wall_s, sleep=clock.sleep)
+def of_machine(service: MetadataService, clock: RoleClock) -> RoleCredentials:
+    return RoleCredentials({METADATA_ENDPOINT: service.endpoint}, wall_s=clock.wall_s, pause=clock.pause)
 
 
 def test_a_machine_has_the_credentials_of_its_role_by_a_token(service: MetadataService) -> None:
@@ -66,11 +66,11 @@ def test_a_container_has_the_credentials_at_its_address(service: MetadataService
 
 def test_a_token_is_not_sent_without_tls_to_another_machine() -> None:
     with pytest.raises(BadStore, match="neither https:// nor an address of this machine"):
-        RoleCredentials({FULL_URI: "http://metadata.example/"}, sleep=lambda _: None)
+        RoleCredentials({FULL_URI: "http://metadata.example/"}, pause=lambda _: None)
 
 
 def test_credentials_are_renewed_before_they_expire(service: MetadataService) -> None:
-    clock = Clock()
+    clock = RoleClock()
     service.expires_s = clock.now_s + 3600
     source = of_machine(service, clock)
     service.key, expired_s = "NEXT", service.expires_s
@@ -82,7 +82,7 @@ def test_credentials_are_renewed_before_they_expire(service: MetadataService) ->
 
 
 def test_a_failed_renewal_leaves_the_present_credentials_and_is_repeated(service: MetadataService) -> None:
-    clock = Clock()
+    clock = RoleClock()
     service.expires_s = clock.now_s + 3600
     source = of_machine(service, clock)
     clock.now_s, service.key, service.status = service.expires_s, "NEXT", HTTPStatus.SERVICE_UNAVAILABLE
@@ -95,17 +95,17 @@ def test_a_failed_renewal_leaves_the_present_credentials_and_is_repeated(service
 
 @pytest.mark.parametrize("text", ['{"AccessKeyId": "FIRST"}', "[]", '{"SecretAccessKey": "secret of FI', ""])
 def test_an_answer_without_credentials_is_refused_without_its_content(service: MetadataService, text: str) -> None:
-    service.text, clock = text, Clock()
+    service.text, clock = text, RoleClock()
     with pytest.raises(BadStore, match="none of a role: the answer") as refused:
         of_machine(service, clock)
-    assert clock.now_s == Clock.now_s + ATTEMPTS - 1  # it may not answer yet, so it was asked again
+    assert clock.now_s == RoleClock.now_s + ATTEMPTS - 1  # it may not answer yet, so it was asked again
     assert "FI" not in f"{refused.value}{refused.value.__cause__}"
 
 
 def test_a_token_that_cannot_be_sent_is_not_printed(service: MetadataService) -> None:
     given = {FULL_URI: f"{service.endpoint}/container", "AWS_CONTAINER_AUTHORIZATION_TOKEN": "a\nsecret"}
     with pytest.raises(BadStore, match="cannot be sent") as refused:
-        RoleCredentials(given, sleep=lambda _: None)
+        RoleCredentials(given, pause=lambda _: None)
     assert "secret" not in str(refused.value).replace("SECRET", "")
     assert refused.value.__cause__ is None
 

@@ -52,7 +52,7 @@ class RoleCredentials:
         environment: Mapping[str, str],
         *,
         wall_s: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """Fetch them; raise `BadStore` if there are none. `wall_s`: the time, in seconds since 1970."""
         self._environment, self._wall_s = environment, wall_s
@@ -65,7 +65,7 @@ class RoleCredentials:
             if not self.fault:
                 return
             if attempt < ATTEMPTS - 1 and self._is_expected:
-                sleep(ANSWER_S)
+                pause(ANSWER_S)
         raise BadStore(
             f"there are no credentials of the object store, and none of a role: {self.fault}",
             hint="set lake.store_credentials_file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
