@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.io.host.local_path import NoLakeLocation, lake_location
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.lake_config import LakeConfig, store_environment
 from tidemark.pipeline.driver.program import parse_arguments, with_store_options
 from tidemark.pipeline.storage.credentials import CredentialSource
