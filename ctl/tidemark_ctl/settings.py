@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from tidemark.io.host.disk import writing
-from tidemark.io.process.config import Config, load_config
+from tidemark.io.process.config import Config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 

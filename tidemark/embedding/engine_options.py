@@ -10,7 +10,8 @@ from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
-from tidemark.io.process.config import WORKERS_MAX, Config, parse_config
+from tidemark.io.process.config import WORKERS_MAX, Config
+from tidemark.io.process.config_loading import parse_config
 from tidemark.model.errors import ConfigError
 from tidemark.model.poison import Poison
 from tidemark.runtime.pool.pending_batch import GivenHandler, UnitHandler

@@ -63,7 +63,7 @@ class Ring:
     @property
     def free_bytes(self) -> int:
         """Bytes that are free."""
-        return self.capacity - self.used_bytes
+        return self.capacity - (self._write_lsn - self._read_lsn)
 
     def timeline_at(self, lsn: Lsn) -> TimelineId | None:
         """Return the timeline of the byte at `lsn`, None if the ring does not contain it; for any thread."""
@@ -113,7 +113,7 @@ class Ring:
 
     def release(self, length: int) -> None:
         """Release the first `length` bytes: views of them become invalid."""
-        if not 0 <= length <= self.used_bytes:
+        if not 0 <= length <= self._write_lsn - self._read_lsn:
             raise InternalError(f"{length} bytes released of {self.used_bytes} at {format_lsn(self._read_lsn)}")
         self._read_lsn = Lsn(self._read_lsn + length)
 

@@ -99,20 +99,31 @@ class RowsMessage:
     schema: pa.Schema
     message: bytes | pa.Buffer
     row_count: int
-    first: Position  # of the rows
-    last: Position
+    bounds: tuple[int, int, int, int, int, int]  # timeline, commit LSN and ordinal: of the first row, of the last
 
     @property
     def byte_count(self) -> int:
         """Return the size of the message."""
         return len(self.message)
 
+    @property
+    def first(self) -> Position:
+        """Return the position of the first row."""
+        timeline, commit_lsn, ordinal, _, _, _ = self.bounds
+        return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+
+    @property
+    def last(self) -> Position:
+        """Return the position of the last row."""
+        _, _, _, timeline, commit_lsn, ordinal = self.bounds
+        return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+
     def unpacked(self) -> pa.RecordBatch:
         """Return the record batch; its columns are views of the message."""
         return pa.ipc.read_record_batch(self.message, self.schema)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # NB: as `RowsMessage`
 class ChangeBatch:
     """Row changes of one relation version, in stream order."""
 
@@ -310,7 +321,7 @@ class TransactionEnds(Protocol):
         """Iterate over them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # NB: as `RowsMessage`
 class ChangeGroup:
     """A contiguous part of the stream: the unit of delivery, of state transactions and of Spark's offsets.
 

@@ -29,7 +29,7 @@ class BadHistory(CorruptWal):
     hint = "fetch the .history file again from the node or the archive"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # NB: each commit creates some, and a frozen object takes three times as long
 class WalSlice:
     """A slice of WAL from a source: contiguous bytes of one timeline, cut anywhere."""
 

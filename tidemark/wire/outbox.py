@@ -52,12 +52,12 @@ def join(sequence: Sequence, stored: list[bytes]) -> OutboxValue:
 def encode_group(group: ChangeGroup) -> EncodedGroup:
     """Serialize a group: its items in order, then the transactions that end in it. An empty group has no values."""
     values = [_encode(item) for item in group.items]
+    ends = tuple(group.transactions)
     if values:
-        ends = tuple(group.transactions)
         payload = encode_transactions(ends)
         last = group.last.position
         values.append(EncodedValue(ValueKind.TRANSACTIONS, payload, last, last, INVALID_OID, None, len(ends)))
-    latest = max((end.commit_time_us for end in group.transactions), default=0)
+    latest = max((end.commit_time_us for end in ends), default=0)
     return EncodedGroup(group.last, latest, tuple(values))
 
 

@@ -37,9 +37,8 @@ from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
-from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.model.position import Position
-from tidemark.runtime.capture.capture import Capture, CaptureSettings
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
@@ -125,9 +124,8 @@ def one_row() -> RowsMessage:
     schema = batch_schema(COLUMNS)
     said = {field.name: "i" if field.type == pa.string() else 0 for field in META_FIELDS if not field.nullable}
     row = {**said, "_after": {"trial": 0, "id": 0, "stamp_ns": 0, "filler": ""}}
-    here = Position(TimelineId(1), Lsn(0), 0)
     message = pa.RecordBatch.from_pylist([row], schema).serialize().to_pybytes()
-    return RowsMessage(schema, message, 1, here, here)
+    return RowsMessage(schema, message, 1, (1, 0, 0, 1, 0, 0))
 
 
 def config_of(dsn: str, *, batched: bool = True) -> Config:

@@ -79,6 +79,7 @@ class RecordingTarget:
     ) -> None:
         self.counts = counts
         self.idled = threading.Event()
+        self.drained_s: list[float] = []
         self.closing: Exception | None = None
         self._on_group = on_group
         self._on_idle = on_idle
@@ -94,7 +95,7 @@ class RecordingTarget:
         raise NotImplementedError
 
     def drain(self, within_s: float) -> None:
-        """Do nothing."""
+        self.drained_s.append(within_s)
 
     def idle(self) -> bool:
         self.idled.set()
@@ -368,6 +369,29 @@ class ScriptedGroups:
             return self._answers.popleft()
         self._stopping.set()
         return None
+
+
+@pytest.mark.parametrize(("error", "drained_s"), [(Fenced("epoch 1 has ended"), [0.0]), (OSError("away"), [])])
+def test_only_a_fenced_delivery_gives_up_what_the_target_has_not_finished(
+    store: StateStore, metrics: Metrics, error: Exception, drained_s: list[float]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    target = RecordingTarget(on_group=fail)
+    thread = ApplicationThread(
+        ScriptedGroups([group(100)], threading.Event()),
+        target,
+        empty_history(store),
+        prelude=lambda: None,
+        received_lsn=lambda: Lsn(RECEIVED_LSN),
+        metrics=metrics,
+        stopping=threading.Event(),
+    )
+    thread.start()
+    assert thread.join(DEADLINE_S)
+    assert thread.error is error
+    assert target.drained_s == drained_s
 
 
 def test_an_idle_target_is_called_less_often_until_it_has_work_or_a_group_comes(

@@ -7,7 +7,7 @@ import pytest
 from tidemark_archiver.archive import Archive, ArchiveSettings
 
 from tidemark.io.host.log_output import get_log
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locking.locks import RoleLock

@@ -14,7 +14,8 @@ from tests.support.processes.waiting import wait_until
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
-from tidemark.io.process.config import Config, load_config
+from tidemark.io.process.config import Config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locking.heartbeat import Slot
@@ -25,7 +26,7 @@ from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
-from tidemark.runtime.capture.capture import CaptureSettings
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archive_report import LISTING_S, ArchiveReport

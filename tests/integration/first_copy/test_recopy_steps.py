@@ -11,7 +11,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.io.host.log_output import get_log
 from tidemark.io.node.node_errors import AuthenticationFailed
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

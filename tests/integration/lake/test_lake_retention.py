@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.process.config import parse_config
+from tidemark.io.process.config_loading import parse_config
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Lsn, Oid, TimelineId

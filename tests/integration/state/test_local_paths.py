@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.processes.cdcctl import cdcctl, refused
 from tidemark.io.host.local_path import NoLakeLocation, NotLocal, local_path
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver import program as pipeline
 from tidemark.pipeline.lake import comparison

@@ -17,7 +17,8 @@ from psycopg.rows import TupleRow
 from tests.support.processes.forking import StartedProgram, start_program
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
-from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
+from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig
+from tidemark.io.process.config_loading import parse_config
 from tidemark.io.process.control import request
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore

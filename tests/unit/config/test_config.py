@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.process.config import PLUGIN_SECTIONS, BadConfig, Config, load_config, parse_config
+from tidemark.io.process.config import PLUGIN_SECTIONS, BadConfig, Config
+from tidemark.io.process.config_loading import load_config, parse_config
 from tidemark.model.errors import ExitCode
 
 FILE = Path(__file__).parents[3] / "conf" / "tidemark.toml"

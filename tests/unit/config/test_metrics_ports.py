@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.io.process import metrics_ports
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics_ports import DamagedPorts, MetricsPorts, assign_ports, assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 

@@ -16,7 +16,7 @@ from tidemark_ctl.loading import Deferred, Entry, LazyGroup
 from tidemark_ctl.main import cdcctl
 from tidemark_ctl.settings import WRITTEN_BY_INIT
 
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

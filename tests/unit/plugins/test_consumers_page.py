@@ -12,7 +12,8 @@ import pytest
 from tests.support.forged.groups import batch, position
 from tests.unit.plugins.test_group_transforms import EPOCH, group_of, transforms_of
 from tidemark import Consumer, ConsumerFailed, Delivery, Partition
-from tidemark.io.process.config import PoolConfig, parse_config
+from tidemark.io.process.config import PoolConfig
+from tidemark.io.process.config_loading import parse_config
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.runtime.plugins.plugin_path import CONSUMERS, SERIALIZERS, TRANSFORMS
 from tidemark.runtime.plugins.plugins import load_plugins

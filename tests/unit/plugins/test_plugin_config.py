@@ -7,7 +7,8 @@ import pytest
 from tests.support.plugins.bad_plugins import AcceptingConsumer
 from tests.support.plugins.handlers import FileHandler
 from tidemark import DebeziumJson, Mask, OnRow, Secret
-from tidemark.io.process.config import BadConfig, parse_config
+from tidemark.io.process.config import BadConfig
+from tidemark.io.process.config_loading import parse_config
 from tidemark.model.errors import ExitCode
 from tidemark.runtime.plugins.plugin_path import PluginRaised
 from tidemark.runtime.plugins.plugins import Plugins, load_plugins

@@ -1,5 +1,6 @@
 """The pool of processes: its size, kills, retries, errors and stops."""
 
+import errno
 import os
 import signal
 import time
@@ -23,7 +24,7 @@ from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import GivenHandler, Processing
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
 from tidemark.runtime.pool.worker_serving import WorkerCode
-from tidemark.runtime.pool.worker_template import WorkerTemplate
+from tidemark.runtime.pool.worker_template import WorkerNotForked, WorkerTemplate
 
 DEADLINE_S = 60.0
 PLAIN = Processing(takes_changes=False, serializer=None, clock=SystemClock())
@@ -232,6 +233,43 @@ def test_a_worker_is_stopped_at_its_end_and_a_signal_for_the_whole_group_does_no
         assert pool.drain(DEADLINE_S) == ()
         assert {int(line) for line in lines(seen)} <= pids
     assert {int(line) for line in lines(stopped)} == pids
+
+
+class FailingFork:
+    """`os.fork` that fails some times after a number of calls, counted in each process alone."""
+
+    def __init__(self, good: int, failures: int) -> None:
+        self._fork = os.fork
+        self._failing = range(good, good + failures)
+        self._calls = 0
+
+    def __call__(self) -> int:
+        self._calls += 1
+        if self._calls - 1 in self._failing:
+            raise OSError(errno.EAGAIN, "no process")
+        return self._fork()
+
+
+@pytest.mark.parametrize(("failures", "settled"), [(2, 1), (100, 0)])
+def test_a_fork_for_which_there_is_no_room_is_tried_again_as_one_of_the_retries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, settled: int
+) -> None:
+    called = tmp_path / "called"
+
+    def handle(_batch: Batch) -> None:
+        append(called, "")
+        if len(lines(called)) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(os, "fork", FailingFork(good=2, failures=failures))  # the template, and its first worker
+    with running(handle, retries=4) as (pool, _):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: pool.settled_units == 1 or pool.error is not None)
+        assert pool.settled_units == settled
+        assert (pool.error is None) == bool(settled)
+        if not settled:
+            assert isinstance(pool.error, WorkerNotForked)
+            assert str(pool.error) == f"no worker process can be forked: {os.strerror(errno.EAGAIN)}"
 
 
 def test_without_the_process_that_forks_workers_the_pool_ends_with_a_message(tmp_path: Path) -> None:

@@ -24,8 +24,7 @@ from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.model.change import ChangeBatch, RowsMessage
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import Lsn, Oid, TimelineId
-from tidemark.model.position import Position
+from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
 ABSENT = -1  # offset of an absent tuple
@@ -75,10 +74,6 @@ class RowSpans:
 
     def __len__(self) -> int:
         return len(self.op)
-
-    def position(self, row: int) -> Position:
-        """Return the position of a row."""
-        return Position(TimelineId(self.timeline[row]), Lsn(self.commit_lsn[row]), self.ordinal[row])
 
     def part(self, start: int, stop: int) -> "RowSpans":
         """Return the rows from `start` to `stop`, in the same arena."""
@@ -158,9 +153,9 @@ class BatchBuilder:
         return made
 
     def _described(self, message: bytes | pa.Buffer, rows: RowSpans, start: int, stop: int) -> RowsMessage:
-        first = rows.position(start)
-        last = first if stop - start == 1 else rows.position(stop - 1)
-        return RowsMessage(self._shape.schema, message, stop - start, first, last)
+        timelines, lsns, ordinals, last = rows.timeline, rows.commit_lsn, rows.ordinal, stop - 1
+        bounds = timelines[start], lsns[start], ordinals[start], timelines[last], lsns[last], ordinals[last]
+        return RowsMessage(self._shape.schema, message, stop - start, bounds)
 
     def _batch(self, rows: RowSpans) -> RowsMessage:
         """Return the record batch of all rows."""

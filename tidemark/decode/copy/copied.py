@@ -59,8 +59,9 @@ class CopyBatchBuilder:
         for column, codec in enumerate(plan.codecs):
             node, buffer = plan.numbers[column * STEP + 1 : column * STEP + 3]
             put_column(codec, parsed, column, ColumnTarget(message, nodes + 2 * node, buffers + 2 * buffer))
-        last = Position(first.timeline, first.commit_lsn, first.ordinal + count - 1)
-        rows = RowsMessage(self._shape.schema, message.finish(count), count, first, last)
+        place, last_ordinal = (first.timeline, first.commit_lsn), first.ordinal + count - 1
+        bounds = *place, first.ordinal, *place, last_ordinal
+        rows = RowsMessage(self._shape.schema, message.finish(count), count, bounds)
         return ChangeBatch(self._database, self._relation, rows)
 
     def _put_meta(self, message: BatchMessage, count: int, first: Position, time_us: int) -> None:

@@ -58,6 +58,9 @@ def all_messages(_prefix: str) -> bool:
     return True
 
 
+NOT_COUNTED = EndsInGroup()  # stays empty
+
+
 class _GroupEnd(NamedTuple):
     """The end of a group so far; a pointer is created only on request."""
 
@@ -65,14 +68,6 @@ class _GroupEnd(NamedTuple):
     commit_lsn: Lsn
     ordinal: int
     restart_lsn: Lsn
-
-    @property
-    def position(self) -> Position:
-        return Position(self.timeline, self.commit_lsn, self.ordinal)
-
-    @property
-    def pointer(self) -> Pointer:
-        return Pointer(self.position, self.restart_lsn)
 
 
 class GroupBuilder:
@@ -113,6 +108,7 @@ class GroupBuilder:
         self._counts = TransactionCounts() if counting else None
         self._copied = copied
         self._snapshots = tuple(copied_by) if behind is None else (behind, *copied_by)
+        self._unseen_from: tuple[int, int] | None = None  # xid and LSN from which no snapshot shows anything
         self._checks_each_row = copied is not nothing_copied and not copied_by
         self._after = after
         self._behind = behind
@@ -130,7 +126,7 @@ class GroupBuilder:
         self._items: list[GroupItem] = []
         self._collected: GroupRows | None = None
         self._transactions = EndsInGroup()
-        self._begun = EndsInGroup()  # used only with `counting`
+        self._begun = EndsInGroup() if self._counts is not None else NOT_COUNTED
         self._row_count = 0
         self._byte_count = 0
 
@@ -207,7 +203,7 @@ class GroupBuilder:
     @property
     def _is_full(self) -> bool:
         rows = self._row_count + (len(self._collected) if self._collected is not None else 0)
-        if self._collected is not None and self._collected.costs.byte_count >= self._batch_bytes_max:
+        if self._collected is not None and self._collected.batch_bytes >= self._batch_bytes_max:
             return True
         return rows >= self._rows_max or self.byte_count >= self._bytes_max
 
@@ -233,7 +229,16 @@ class GroupBuilder:
         if not self._snapshots:
             return True
         oldest, lsn = FullXid(min(ends.full_xids)), Lsn(ends.commit_lsns[0])
-        return all(snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots)
+        if self._unseen_from is not None and oldest >= self._unseen_from[0] and lsn >= self._unseen_from[1]:
+            return True
+        return self._is_unseen_from(oldest, lsn)
+
+    def _is_unseen_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
+        """Return whether no snapshot shows anything of `xid` and later xids at or after an LSN; remember it if so."""
+        if not all(snapshot.shows_none_from(xid, commit_lsn) for snapshot in self._snapshots):
+            return False
+        self._unseen_from = xid, commit_lsn
+        return True
 
     def _fitting(self, run: CommittedRun, index: int) -> int:
         """Return the first transaction of a run, from `index` on, that fills the group; or the run's end."""
@@ -241,38 +246,45 @@ class GroupBuilder:
         rows = self._rows_max - self._row_count - len(collected)
         space = self._bytes_max - self._byte_count - collected.byte_count
         stop = len(run)
-        rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
-
+        rows_before, bytes_before = (run.rows_before(index), run.bytes_before(index)) if index else (0, 0)
         if run.versions.all_batch_bytes > self._uncounted_bytes:
             end = run.rows_before(stop)
             within = collected.within(run, rows_before, end, self._batch_bytes_max)
             stop = stop if within == end else bisect_left(run.row_ends, within, lo=index)
 
+        if stop == index:
+            return stop
+        added = run.row_ends[stop - 1] - rows_before
+        if added < rows and added * ENTRY_BYTES + run.byte_ends[stop - 1] - bytes_before < space:
+            return stop
+
         def fills(number: int) -> bool:
             added = run.row_ends[number] - rows_before
             return added >= rows or added * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= space
 
-        if stop == index or not fills(stop - 1):
-            return stop
         return bisect_left(range(stop), True, lo=index, key=fills)
 
     def _collection_for(self, run: RowRun | CommittedRun) -> GroupRows:
         """Return the collection to which the rows of `run` belong."""
         if self._collected is None or not self._collected.fits(run):
-            self._end_batches()
+            if self._collected is not None:
+                self._end_batches()
             self._collected = GroupRows(run.versions, self._arenas, self._uncounted_bytes)
         return self._collected
 
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
-        collected = self._collection_for(run)
+        collected = self._collected
+        assert collected is not None, "the caller has asked how many fit"
         ends, last = run.ends, stop - 1
-        self._reach(_GroupEnd(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
+        part = ends if stop - start == len(run.row_ends) else ends.part(start, stop)
+        if self._first is None:
+            self._first = _GroupEnd(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
         self._last = _GroupEnd(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
         collected.append_transactions(run, start, stop)
-        self._transactions.extend(ends.part(start, stop))
+        self._transactions.extend(part)
         if self._counts is not None:
-            self._begun.extend(ends.part(start, stop))
+            self._begun.extend(part)
 
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
@@ -393,12 +405,13 @@ class GroupBuilder:
 
     def _close(self) -> ChangeGroup:
         self._end_batches()
-        assert self._first is not None, "a full group has items"
-        assert self._last is not None, "a full group has items"
+        first, last = self._first, self._last
+        assert first is not None, "a full group has items"
+        assert last is not None, "a full group has items"
         counts, ends = self._counts, self._transactions
         group = ChangeGroup(
-            self._first.position,
-            self._last.pointer,
+            Position(first.timeline, first.commit_lsn, first.ordinal),
+            Pointer(Position(last.timeline, last.commit_lsn, last.ordinal), last.restart_lsn),
             self._items,
             ends if counts is None else counts.counted_ends(ends),
             self._row_count,

@@ -54,18 +54,18 @@ class Arena:
 class Runs:
     """The transaction's attributes of each run of rows, as columns whose memory is reused."""
 
-    __slots__ = ("_columns", "count")
+    __slots__ = ("columns", "count")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = 0  # of the values in the columns: those put since `clear`
         # Entries up to the run's end, ordinal of its first row, timeline, commit LSN, time, 32-bit or 64-bit xid.
-        self._columns = tuple(array(code) for code in "qqiqqq")
+        self.columns = tuple(array(code) for code in "qqiqqq")
 
     def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
         """Append a run of the transaction `end`."""
         at = self._make_space(1)
         attributes = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
-        for column, value in zip(self._columns, attributes, strict=True):
+        for column, value in zip(self.columns, attributes, strict=True):
             column[at] = value
 
     def put_transactions(self, run: CommittedRun, start: int, stop: int, more_rows: int) -> None:
@@ -81,13 +81,8 @@ class Runs:
             more_rows,
             ends.timeline,
             self._make_space(stop - start),
-            *self._columns,
+            *self.columns,
         )
-
-    @property
-    def columns(self) -> "tuple[array[int], ...]":
-        """The columns, of which the first `count` values were put since `clear`."""
-        return self._columns
 
     def clear(self) -> None:
         """Remove all runs."""
@@ -97,9 +92,9 @@ class Runs:
         """Return the index of the next `count` runs."""
         at = self.count
         self.count += count
-        space = len(self._columns[0])
+        space = len(self.columns[0])
         if self.count > space:
-            for column in self._columns:
+            for column in self.columns:
                 column.frombytes(bytes(column.itemsize * max(self.count - space, space)))
         return at
 
@@ -121,15 +116,15 @@ class Arenas:
 class GroupRows:
     """Rows in stream order, and each run's transaction attributes."""
 
-    __slots__ = ("_arenas", "_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "costs")
+    __slots__ = ("_arenas", "_costs", "_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "versions")
 
     def __init__(self, versions: RelationVersions, arenas: Arenas, uncounted_bytes: int) -> None:
         """Collect in `arenas` and clear them first.
 
         Tables are counted if batches of all tables together exceed `uncounted_bytes` without their rows.
         """
-        self._versions = versions
-        self.costs = VersionCosts(versions.batch_bytes)
+        self.versions = versions  # which the entries name by number
+        self._costs: VersionCosts | None = None  # made when it is needed
         self._uncounted_bytes = uncounted_bytes
         self._arenas = arenas
         self._entries, self._tuples, self._runs = arenas.entries, arenas.tuples, arenas.runs
@@ -145,26 +140,26 @@ class GroupRows:
     @property
     def byte_count(self) -> int:
         """Approximate memory used."""
-        return len(self) * ENTRY_BYTES + self._tuples.size
+        return self._entries.size + self._passed_over * ENTRY_BYTES + self._tuples.size
 
     @property
-    def versions(self) -> RelationVersions:
-        """The relation versions that the entries name."""
-        return self._versions
+    def batch_bytes(self) -> int:
+        """Fixed size of one batch for each version, as far as it is counted."""
+        return self._costs.byte_count if self._costs is not None else 0
 
     def fits(self, run: RowRun | CommittedRun) -> bool:
         """Return whether the run's entries number the relation versions in the same way."""
-        return run.versions is self._versions
+        return run.versions is self.versions
 
     def within(self, run: RowRun | CommittedRun, start: int, stop: int, most: int) -> int:
         """Return the end of the entries from `start` on whose batches' fixed size reaches `most`; or `stop`."""
-        return self.costs.within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
+        return self._counted().within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
 
     def append(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Add the rows `start` to `stop` of a run of the transaction `end`."""
         chunk = run.chunk
-        if self._versions.all_batch_bytes > self._uncounted_bytes:
-            self.costs.add(chunk.entries, start, stop)
+        if self.versions.all_batch_bytes > self._uncounted_bytes:
+            self._counted().add(chunk.entries, start, stop)
         if stop - start == len(chunk):  # most transactions are small
             self._entries.put(chunk.entries)
             self._tuples.put(chunk.tuples)
@@ -177,15 +172,19 @@ class GroupRows:
 
     def append_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         """Add the rows of the transactions `start` to `stop`."""
-        first, last = run.rows_before(start), run.rows_before(stop)
-        if self._versions.all_batch_bytes > self._uncounted_bytes:
-            self.costs.add(run.entries, first, last)
+        first, last = run.row_ends[start - 1] if start else 0, run.row_ends[stop - 1]
+        if self.versions.all_batch_bytes > self._uncounted_bytes:
+            self._counted().add(run.entries, first, last)
         if not has_selected(run.entries, first, last):
             self._passed_over += last - first
             return
         self._runs.put_transactions(run, start, stop, self._entries.size // ENTRY_BYTES - first)
-        self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
-        self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
+        if stop - start == len(run.row_ends):  # most often
+            self._entries.put(run.entries)
+            self._tuples.put(run.tuples)
+        else:
+            self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
+            self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
 
     def by_version(self, selected: Callable[[Relation], bool]) -> tuple[RowSpans, list[tuple[int, int, int]]]:
         """Return the rows of the selected relation versions, and the number of each version with its rows.
@@ -194,11 +193,12 @@ class GroupRows:
         for these arenas.
         """
         entries, runs, sorter = self._entries.content(), self._arenas.runs, self._arenas.sorter
-        if self._arenas.numbered_by is not self._versions:
-            self._arenas.numbered_by = self._versions
+        relations = self.versions.relations
+        if self._arenas.numbered_by is not self.versions:
+            self._arenas.numbered_by = self.versions
             sorter.forget()
-        while (number := sorter.count(entries, len(self._versions))) != ALL_KNOWN:
-            sorter.select(number, selected(self._versions.relations[number]))
+        while (number := sorter.count(entries, len(relations))) != ALL_KNOWN:
+            sorter.select(number, selected(relations[number]))
         rows, count = self._arenas.rows, len(entries) // ENTRY_BYTES
         if count > SORTED_ROWS:
             rows = RowSpans(bytearray(), count)
@@ -210,3 +210,8 @@ class GroupRows:
         if rows is not self._arenas.rows:
             sorter.hold(self._arenas.rows)
         return rows, ranges
+
+    def _counted(self) -> VersionCosts:
+        if self._costs is None:
+            self._costs = VersionCosts(self.versions.batch_bytes)
+        return self._costs

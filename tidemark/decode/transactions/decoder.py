@@ -157,9 +157,9 @@ class Decoder:
             if run is not None:
                 self.last_lsn, self.decoded_lsn = Lsn(run.ends.commit_lsns[-1]), Lsn(run.ends.end_lsns[-1])
                 yield run
-            self._reach(block, index)
             found = self._skimmer.ended(block)
             if found is not None:
+                self._reach(block, index)
                 committed = self._complete(*found)
                 if committed is not None:
                     yield committed

@@ -21,7 +21,7 @@ from tidemark.io.host.local_path import lake_location, local_path
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, notify
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.lake_config import LakeConfig

@@ -23,7 +23,7 @@ from tidemark.decode.groups.partitions import alone, as_target
 from tidemark.io.host.local_path import lake_location, local_path
 from tidemark.io.node.copy_source import CopySource
 from tidemark.io.node.node import Node
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import AFTER

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.pipeline.lake.positions import Positions, TableState

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.model.table_name import TableName

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.model.commit_time import parse_commit_time
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.lsn import parse_lsn

@@ -24,6 +24,7 @@ class Confirming(Generic[CONFIRMED]):
         self._waiting_bytes = 0
         self._storing_bytes = 0
         self._is_storing = False
+        self._is_started = False
         self._is_idle = False  # the thread waits for something to store, not for the end of its pause
         self._is_hurried = False
         self._is_over = False
@@ -34,7 +35,8 @@ class Confirming(Generic[CONFIRMED]):
 
     def confirm(self, confirmed: Sequence[CONFIRMED], byte_count: int) -> None:
         """Queue a confirmation for storing; raise the error that kept earlier ones from being stored."""
-        if self._thread.ident is None:
+        if not self._is_started:
+            self._is_started = True
             self._thread.start()
         with self._lock:  # the condition's lock, without its calls: each commit comes here
             if self._error is not None:

@@ -141,7 +141,8 @@ class ConsumerTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group until the consumer has accepted it and its confirmations are within the bound."""
-        self._retry_parked()
+        if self._isolating is not None:
+            self._retry_parked()
         self._offer_until_accepted(_Offered(group))
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
@@ -233,7 +234,8 @@ class ConsumerTarget:
                 self._wait_to_retry(error)
             else:
                 break
-        self._retry.succeeded()
+        if self._retry.backoff.failures:
+            self._retry.succeeded()
         return self._confirm(confirmed) or len(self._waiting) < before
 
     def _call(self) -> bool | ChangeGroup | GroupPart:
@@ -311,12 +313,13 @@ class ConsumerTarget:
         """Confirm what the consumer's answer names; return whether that is anything."""
         if not answer or not self._accepted:
             return False
+        confirmed: list[_Offered] = self._accepted
         left: list[_Offered] = []
         left_bytes = 0
-        if isinstance(answer, ChangeGroup | GroupPart):
-            left = self._accepted[self._number(answer) :]
+        if not isinstance(answer, bool):
+            left = confirmed[self._number(answer) :]
             left_bytes = sum(offered.group.byte_count for offered in left)
-        confirmed = self._accepted[: len(self._accepted) - len(left)]
+            confirmed = confirmed[: len(confirmed) - len(left)]
         if isinstance(answer, GroupPart):
             confirmed[-1] = confirmed[-1]._replace(group=answer.part)
             left.insert(0, _Offered(replace(answer.whole, first=answer.part.last.position, byte_count=0)))

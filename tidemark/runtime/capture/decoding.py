@@ -32,7 +32,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.heartbeats import with_heartbeats
-from tidemark.runtime.capture.stream_lease import StreamLease
+from tidemark.runtime.capture.stream_lease import LeaseState, StreamLease
 from tidemark.runtime.capture.wal_source import Slices
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
 from tidemark.wal.page import Framer
@@ -86,7 +86,6 @@ class WalReader:
         self.cpu_s = 0.0  # processor time used so far, as the owner counts it
         self._segment_began_s = 0.0  # of it
         self._spilled_bytes = 0
-        self._open_transactions = 0
         self._journal_bytes = 0
         self._databases_reported = 0  # value of `DatabaseMirrors.readings` at the last group with databases
         self._databases_logged = 0
@@ -105,7 +104,7 @@ class WalReader:
     @property
     def open_transactions(self) -> int:
         """How many transactions have not ended, for people: another thread may change it meanwhile."""
-        return self._open_transactions
+        return self.decoder.transactions.open_count
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         """Return the collected changes as a group; `also_empty`: also a group that has only its position."""
@@ -214,7 +213,6 @@ class WalReader:
             self._metrics.segments.inc(read)
             self._metrics.segment_seconds.observe(self.cpu_s - self._segment_began_s)
             self._segment_began_s = self.cpu_s
-        self._open_transactions = self.decoder.transactions.open_count
         if spilled := self.decoder.transactions.spilled_bytes - self._spilled_bytes:
             self._metrics.spilled.inc(spilled)
             self._spilled_bytes += spilled
@@ -297,13 +295,17 @@ class DecodeThread:
 
         Also None after a slice during which the stream was recalled: WAL arrives again, and need not end.
         """
-        while not self._stopping.is_set():
-            found = self._next()
-            if isinstance(found, ChangeGroup):
-                return found
-            if found is not _Pause.SLICE or self._lease.is_recalled:
-                break
-        return None
+        began_s = time.thread_time()
+        try:
+            while not self._stopping.is_set():
+                found = self._advance()
+                if isinstance(found, ChangeGroup):
+                    return found
+                if found is not _Pause.SLICE or self._lease.is_recalled:
+                    break
+            return None
+        finally:
+            self.reader.cpu_s += time.thread_time() - began_s
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -316,7 +318,9 @@ class DecodeThread:
     def _decode_into_queue(self) -> bool:
         """Queue all groups; return whether no more will come."""
         while not self._stopping.is_set():
-            found = self._next()
+            began_s = time.thread_time()
+            found = self._advance()
+            self.reader.cpu_s += time.thread_time() - began_s
             if found is None:
                 return True
             if isinstance(found, ChangeGroup):
@@ -326,16 +330,13 @@ class DecodeThread:
                 return False
         return True
 
-    def _next(self) -> "ChangeGroup | _Pause | None":
+    def _advance(self) -> "ChangeGroup | _Pause | None":
         """Continue to the next group, or to a pause; None at the end. The caller may decode, by the lease."""
-        began_s = time.thread_time()
         try:
             return next(self._groups, None)
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
             self.error = error
             return None
-        finally:
-            self.reader.cpu_s += time.thread_time() - began_s
 
     def _decoded(self) -> "Iterator[ChangeGroup | _Pause]":
         """Yield the groups, with a pause after each slice and when there is none."""
@@ -355,15 +356,20 @@ class DecodeThread:
                     yield self._record_group(waiting)
                 if wal_slice is not None:
                     self.reader.maintain(wal_slice)
-                    yield _Pause.SLICE
+                    if self._lease.state is not LeaseState.INLINE:  # inline, only a recall ends the slices
+                        yield _Pause.SLICE
                     continue
-                if (idle := self._idle_group()) is not None:
-                    yield self._record_group(idle)
-                if self._slices.peek() is None:  # NB: since that group, WAL may have arrived and its signal been used
-                    yield _Pause.EMPTY
+                yield from self._pause()
         except InvalidWal:
             yield from self._groups_before_invalid()
             raise
+
+    def _pause(self) -> "Iterator[ChangeGroup | _Pause]":
+        """Pause while there is no slice, after a group that states how far decoding is, if it is due."""
+        if (idle := self._idle_group()) is not None:
+            yield self._record_group(idle)
+        if self._slices.peek() is None:  # NB: since that group, WAL may have arrived and its signal been used
+            yield _Pause.EMPTY
 
     def _is_awaited(self) -> bool:
         """Return whether the application thread waits: inline it waits for the group of all that has arrived."""

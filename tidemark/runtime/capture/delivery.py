@@ -23,6 +23,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.commit_time import USECS_PER_SECOND
+from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import Stopped
@@ -282,6 +283,9 @@ class ApplicationThread:
                     poll_s = min(IDLE_POLL_S_MAX, 2 * poll_s)
         except Stopped:
             pass
+        except Fenced as error:  # another process delivers: a pool need not finish what waits in it
+            self.error = error
+            self._target.drain(0.0)
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
             self.error = error
         finally:

@@ -8,6 +8,7 @@ offer, is outside of these calls and is not a hang.
 
 import threading
 from types import TracebackType
+from typing import Self
 
 from tidemark.engine.ports import Clock, GroupConsumer
 from tidemark.io.host.clock import SystemClock
@@ -20,23 +21,8 @@ class ConsumerRaised(ConsumerFailed):
     """An error raised by the consumer, which may be gone at the next attempt."""
 
 
-class _Calling:
-    """A running call into the consumer."""
-
-    __slots__ = ("_liveness",)
-
-    def __init__(self, liveness: "Liveness") -> None:
-        self._liveness = liveness
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._liveness.called(error)
-
-
 class Liveness:
-    """The condition of a consumer, from its start to its end."""
+    """The condition of a consumer, from its start to its end; also the context of each call into it (`calling`)."""
 
     def __init__(self, consumer: GroupConsumer, *, alive_s: float, hang_s: float, clock: Clock | None = None) -> None:
         """Start nothing. `alive_s`: the time to answer `alive()`; `hang_s`: for any other call."""
@@ -47,7 +33,6 @@ class Liveness:
         self._clock = clock or SystemClock()
         self._polled_s: float | None = None
         self._call: tuple[str, float] | None = None  # the running call, and since when
-        self._calling = _Calling(self)
         self._error: ConsumerFailed | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
@@ -62,12 +47,15 @@ class Liveness:
         if self._thread.ident is not None:
             self._thread.join(self._alive_s)
 
-    def calling(self, callback: str) -> "_Calling":
+    def calling(self, callback: str) -> Self:
         """Time a call into the consumer, and treat what it raises as its failure."""
         self._call = (callback, self._clock.monotonic_s())
-        return self._calling
+        return self
 
-    def called(self, error: BaseException | None) -> None:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Record the end of the call; raise what its error means."""
         call, self._call = self._call, None
         if isinstance(error, Exception) and not isinstance(error, TidemarkError) and call is not None:

@@ -17,7 +17,8 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log
 from tidemark.io.parked.parked_table import parked_ledger
-from tidemark.io.process.config import Config, load_config
+from tidemark.io.process.config import Config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.control import ControlServer
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending

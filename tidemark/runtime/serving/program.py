@@ -23,7 +23,8 @@ from tidemark.io.flight.server_token import load_server_token
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
-from tidemark.io.process.config import Config, ServerConfig, load_config
+from tidemark.io.process.config import Config, ServerConfig
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import StateRecord, recorded

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tests.support.faults.chaos.world import ChaosWorld
 from tidemark.io.archive.spool_manifest import NoHistoryCopy, read_manifest
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.state.state import StateStore
 from tidemark.runtime.recovery.rebuild import rebuild
