@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)
-class Start:
+class ObservedStart:
     """A start with an archive and with a package on Python's path that Spark would find; it wrote all changes."""
 
     found: Path  # exists if Spark imported the package
@@ -31,7 +31,7 @@ class Start:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+def start(tmp_path_factory: pytest.TempPathFactory) -> ObservedStart:
     root = tmp_path_factory.mktemp("start")
     state, found, loaded = root / "state", root / "imported", root / "loaded"
     (root / "path" / "pyspark_other").mkdir(parents=True)
@@ -53,14 +53,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     finally:
         spark.end_all()
     assert spark.is_drained()
-    return Start(found, [line for line in loaded.read_text().splitlines() if " org.apache." in line])
+    return ObservedStart(found, [line for line in loaded.read_text().splitlines() if " org.apache." in line])
 
 
-def test_the_pipeline_does_not_let_spark_search_for_data_sources(start: Start) -> None:
+def test_the_pipeline_does_not_let_spark_search_for_data_sources(start: ObservedStart) -> None:
     assert not start.found.exists()
 
 
-def test_a_prepared_start_maps_the_classes_of_spark_from_the_archive(start: Start) -> None:
+def test_a_prepared_start_maps_the_classes_of_spark_from_the_archive(start: ObservedStart) -> None:
     mapped = sum("source: shared objects file" in line for line in start.classes)
     parsed = sum("source: file:" in line for line in start.classes)
     assert mapped >= ARCHIVED_MIN * (mapped + parsed) > 1000, (mapped, parsed)
