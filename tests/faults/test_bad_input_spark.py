@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.pipeline.lake.folders import folder_name
 
 pytestmark = pytest.mark.timeout(300)
+PATTERNS = ("public.table*", "public.nothing")
 BROKEN = """
 import sys
 from tidemark.pipeline.driver import program
@@ -87,21 +89,6 @@ def test_a_pipeline_without_the_packages_of_its_extra_names_the_extra(tmp_path: 
     assert b'pip install \\"tidemark[spark]\\"' in done.stderr
 
 
-def test_the_pipeline_leaves_nothing_in_the_state_folder_that_others_may_read(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    make_state(state)
-    feed(state, RandomTables(1).groups(3))
-    before = os.umask(0)
-    try:
-        done = run(state, tmp_path / "lake")
-    finally:
-        os.umask(before)
-    assert done.code == ExitCode.SUCCESS, done.err
-    files = [path for path in state.rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"pipeline-spark.json", "pipeline-spark.lock", "0"}
-    assert [str(path) for path in [state, *state.rglob("*")] if path.stat().st_mode & 0o077] == []
-
-
 @pytest.mark.feature("L15")
 def test_a_wrong_setting_of_the_lake_is_refused_by_its_key(tmp_path: Path) -> None:
     state, lake, config = tmp_path / "state", tmp_path / "lake", tmp_path / "tidemark.toml"
@@ -126,23 +113,49 @@ def test_a_setting_that_does_not_fit_a_table_of_the_lake_is_refused_at_the_start
     ended(run(state, lake), ExitCode.CONFIG, "public.table", "cluster names the column day, which it does not have")
 
 
-@pytest.mark.feature("L15")
-def test_a_run_to_the_end_reports_patterns_without_a_table_and_merges_deferred_replicas(tmp_path: Path) -> None:
-    state, lake, world = tmp_path / "state", tmp_path / "lake", RandomTables(1)
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run to the end without a umask, over a lake with deferred replicas and a pattern without a table."""
+
+    state: Path
+    lake: Path
+    tables: RandomTables
+    done: Done
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    root, tables = tmp_path_factory.mktemp("finished"), RandomTables(1)
+    state, lake = root / "state", root / "lake"
     make_state(state)
-    feed(state, world.groups(4))
+    feed(state, tables.groups(4))
     feed_by_hand(StateFolder(state), lake, "spark")
-    feed(state, world.groups(4))
-    patterns = ("public.table*", "public.nothing")
-    text = "".join(f"[[lake.tables]]\npattern = '{pattern}'\nmerge_interval_s = 86400\n" for pattern in patterns)
+    feed(state, tables.groups(4))
+    text = "".join(f"[[lake.tables]]\npattern = '{pattern}'\nmerge_interval_s = 86400\n" for pattern in PATTERNS)
     (state / "tidemark.toml").write_text(text)
-    done = run(state, lake, "--batch-bytes", "1")
+    before = os.umask(0)
+    try:
+        done = run(state, lake, "--batch-bytes", "1")
+    finally:
+        os.umask(before)
     assert done.code == ExitCode.SUCCESS, done.err
-    lines = [json.loads(line) for line in done.err.splitlines() if line.startswith("{")]
+    return FinishedRun(state, lake, tables, done)
+
+
+def test_the_pipeline_leaves_nothing_in_the_state_folder_that_others_may_read(finished: FinishedRun) -> None:
+    state = finished.state
+    written = [path for path in state.rglob("*") if path.name != "tidemark.toml"]  # the user's own file
+    assert {path.name for path in written if path.is_file()} >= {"pipeline-spark.json", "pipeline-spark.lock", "0"}
+    assert [str(path) for path in [state, *written] if path.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.feature("L15")
+def test_a_run_to_the_end_reports_patterns_without_a_table_and_merges_deferred_replicas(finished: FinishedRun) -> None:
+    lines = [json.loads(line) for line in finished.done.err.splitlines() if line.startswith("{")]
     said = [line["pattern"] for line in lines if "of lake.tables applies to no table" in line["event"]]
-    assert said == [*patterns[1:]]
-    for table in world.tables:
-        assert replica_rows(lake, f"{DATABASE}/public/{folder_name(table.name)}") == table.expected()
-    with StateStore.open(StateFolder(state)) as store:
+    assert said == [*PATTERNS[1:]]
+    for table in finished.tables.tables:
+        assert replica_rows(finished.lake, f"{DATABASE}/public/{folder_name(table.name)}") == table.expected()
+    with StateStore.open(StateFolder(finished.state)) as store:
         marks = store.marks()
     assert marks.readers["spark"].applied == marks.ledger.head, "the outbox keeps nothing for them"
