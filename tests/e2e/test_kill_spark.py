@@ -25,7 +25,7 @@ FAILPOINTS = [Failpoint.REPLICA_CHANGED, Failpoint.LOG_APPENDED]
 def test_nothing_is_lost_or_doubled_when_spark_dies_between_writes_and_its_checkpoint_is_deleted(
     tmp_path: Path,
 ) -> None:
-    done = run(tmp_path, seed=3, groups=150, failpoints=FAILPOINTS, victims=[])
+    done = run(tmp_path, seed=3, groups=80, failpoints=FAILPOINTS, victims=[])
     assert all(done.kills[f"at {point.value}"] == 1 for point in FAILPOINTS), done.kills
     assert done.kills[DELETED] >= 1, done.kills
 
