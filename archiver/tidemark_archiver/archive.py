@@ -30,7 +30,7 @@ from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkErro
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer
-from tidemark.runtime.capture.capture import CaptureSettings
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_archive
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.marker_scan import MarkerScan

@@ -16,7 +16,8 @@ from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.capture.capture import Capture, CaptureSettings
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.following import DelivererMarker
 from tidemark.runtime.capture.wal_source import WalSettings, followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun

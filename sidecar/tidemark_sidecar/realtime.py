@@ -29,7 +29,8 @@ from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture, CaptureSettings, CaptureStatus
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture_settings import CaptureSettings, CaptureStatus
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.wal_source import LiveBuffer, MakeWalSource, WalSettings, from_node
 from tidemark.runtime.daemon.archive_report import ArchiveReport

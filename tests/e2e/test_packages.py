@@ -104,6 +104,21 @@ def test_a_package_contains_all_that_runs_and_all_that_the_guide_names(package: 
     assert others - kernels == modules | EARLIER_NAMES
 
 
+def test_the_packages_differ_by_their_kernels_alone(built: dict[str, Built]) -> None:
+    of_wheel, of_sdist = (contents(built[name].wheel) for name in ("wheel", "sdist"))
+    assert of_wheel.keys() == of_sdist.keys()
+    assert [name for name in of_wheel if of_wheel[name] != of_sdist[name]] == []
+    assert any(name.endswith("/METADATA") for name in of_wheel), "requirements and extras"
+    assert any(name.endswith("/entry_points.txt") for name in of_wheel), "programs"
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Return the files of a wheel without those that depend on the kernels: its tag, and the list of its files."""
+    with zipfile.ZipFile(wheel) as opened:
+        names = [name for name in opened.namelist() if not name.endswith((".so", "/WHEEL", "/RECORD"))]
+        return {name: opened.read(name) for name in names}
+
+
 def test_the_core_package_alone_prints_the_changes_of_a_node(package: Built, cluster: Cluster, database: str) -> None:
     installed = package.installed
     installed.install(package.wheel)
@@ -133,8 +148,9 @@ def test_the_pipeline_without_its_extra_is_refused_by_name(package: Built) -> No
 
 
 def test_a_package_with_the_extra_delivers_changes_into_the_lake(
-    package: Built, cluster: Cluster, database: str, tmp_path: Path
+    built: dict[str, Built], cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
+    package = built["sdist"]  # with interpreted kernels; all other tests of the pipeline have what the tree has
     installed, state, lake = package.installed, tmp_path / "state", tmp_path / "lake"
     installed.install(package.wheel, "spark")
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)

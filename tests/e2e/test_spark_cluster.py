@@ -45,6 +45,7 @@ class AccountTable:
     def __init__(self, server: Cluster, database: str, lake: Path) -> None:
         self._server, self._database, self._lake = server, database, lake
         self._next = 1
+        self._compared = -1  # the replica's version that was compared last
 
     def sql(self, text: str) -> None:
         self._server.sql(text, self._database)
@@ -64,12 +65,21 @@ class AccountTable:
             return pa.table({})
         return DeltaTable(str(folder)).to_pyarrow_table()
 
+    def _replica_version(self) -> int:
+        """Return the number of the replica's last commit; -1 before the first one."""
+        commits = self._folder("replica").glob("_delta_log/*.json")
+        return max((int(commit.stem) for commit in commits if commit.stem.isdecimal()), default=-1)
+
     def files(self) -> int:
         """Return the number of data files of the log, with those that have no commit yet."""
         return len(list(self._folder("log").glob("*.parquet")))
 
     def is_equal(self) -> bool:
-        """Return whether the replica is as the source is now."""
+        """Return whether the replica is as the source is now; a version that differed is not compared again."""
+        version = self._replica_version()
+        if version == self._compared:
+            return False
+        self._compared = version
         with self._server.connect(self._database) as session:
             expected = session.execute("SELECT id, note FROM account ORDER BY id").fetchall()
         found = self.lake_rows("replica")

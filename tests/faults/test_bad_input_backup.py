@@ -22,6 +22,8 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.seeding import SilentObserver
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 SEGMENT = 1 << 20
 PAGE = 8192
 

@@ -10,6 +10,8 @@ from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.servers.postgres import Cluster
 from tidemark.model.errors import ExitCode
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 BAD = (
     ("[capture]\nnaem = 'x'", "unknown key capture.naem"),
     ("[ring]\nbytes_max = -1", "ring.bytes_max: Expected `int` >= 0"),

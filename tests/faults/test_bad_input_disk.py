@@ -12,7 +12,7 @@ from tests.support.servers.postgres import Cluster
 from tests.support.servers.small_disk import SmallDisk, needs_mount, small_disk
 from tidemark.model.errors import ExitCode
 
-pytestmark = needs_mount
+pytestmark = [needs_mount, pytest.mark.usefixtures("forked")]
 MB = 1 << 20
 KEPT_BACK = 64 * MB  # that the product keeps free for confirmations
 ROWS = 2000

@@ -12,6 +12,8 @@ from tests.support.servers.postgres import HBA, HBA_REPLICATION, Cluster, free_p
 from tests.support.servers.proxies import as_major, proxy, silence
 from tidemark.model.errors import ExitCode
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 ROLE = "cdc"
 TABLE = "CREATE TABLE account (id int PRIMARY KEY, note text)"
 

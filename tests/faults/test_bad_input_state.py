@@ -21,6 +21,8 @@ from tidemark.wire.envelope import seal
 from tidemark.wire.keys import named
 from tidemark.wire.state.state_keys import HISTORY, IDENTITY
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PAGE_BYTES = 4096
 MAP_BYTES_AT = 32  # in each of LMDB's two meta pages: mm_mapsize, after a page header of 16 and 16 bytes of MDB_meta
 

@@ -14,6 +14,8 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import TimelineId, format_lsn, parse_lsn
 from tidemark.wal.segments import segment_name
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 MB = 1 << 20
 FOREIGN_MAGIC = b"\x06\xd1"  # XLOG_PAGE_MAGIC of PostgreSQL 13
 

@@ -19,6 +19,8 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.replay.archive_damage import find_damage
 from tidemark.wire.state.state_keys import STAGE
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PAGE = 8192
 MB = 1 << 20
 ROWS = 300  # in one segment: five pages of WAL and more

@@ -14,7 +14,7 @@ from tests.support.servers.postgres import Cluster
 from tests.support.workloads.mixed_load import OLD_ROWS, MixedLoad, create_tables
 
 KILLS = 6
-PAUSE_S = 0.01  # between a session's transactions: about as many as the sidecar delivers
+PAUSE_S = 0.03  # between a session's transactions: dozens are between two kills
 SEED = 20261121
 
 

@@ -17,7 +17,7 @@ from tests.support.servers.standby import standby_of
 
 @pytest.fixture(scope="session", autouse=True)
 def programs() -> Iterator[None]:
-    """Start Tidemark's programs by forks; the suites `faults` and `e2e` execute them."""
+    """Start Tidemark's programs by forks; kills of `faults`, and `e2e`, execute them."""
     with forked_programs():
         yield
 

@@ -57,7 +57,8 @@ from tidemark.model.mode import Role
 from tidemark.model.poison import Poison
 from tidemark.model.position import Partition, Position
 from tidemark.model.relation import Relation
-from tidemark.runtime.capture.capture import Capture, CaptureSettings
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.plugin_uses import record_plugins

@@ -37,7 +37,8 @@ from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
-from tidemark.runtime.capture.capture import Capture, CaptureSettings
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext

@@ -26,7 +26,7 @@ from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
-from tidemark.runtime.capture.capture import CaptureSettings
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archive_report import LISTING_S, ArchiveReport

@@ -21,7 +21,8 @@ from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
-from tidemark.pipeline.landing.progress import fault_fields, faults_of
+from tidemark.pipeline.landing.progress import fault_fields
+from tidemark.pipeline.landing.table_overview import faults_of
 
 SMALL_OUTBOX = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
 

@@ -1,7 +1,10 @@
 """Change logs as Iceberg tables: exactly once with any interruption, and equal to the log in Delta's format."""
 
+import os
 import random
+import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +32,7 @@ from tidemark.model.position import Sequence
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg import catalog
 from tidemark.pipeline.iceberg.catalog import open_catalog
-from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
+from tidemark.pipeline.iceberg.expiry import ORPHANS_KEPT_S, SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat, IcebergTable
 from tidemark.pipeline.iceberg.snapshot_summary import IcebergTableChanged
@@ -290,6 +293,22 @@ def test_the_files_of_an_interrupted_copy_are_deleted_once_their_deletion_expire
     assert data
     assert not data & {*(tmp_path / FOLDER / "data").glob("*.parquet")}
     assert [row["note"] for row in duckdb_rows(tmp_path, FOLDER)] == ["second", "a", "a", "a"]
+
+
+def test_data_files_that_a_killed_pipeline_left_are_deleted_after_days(tmp_path: Path) -> None:
+    table = lake_with_a_row(tmp_path)
+    (file,) = (tmp_path / FOLDER / "data").glob("*.parquet")
+    old, young = (file.with_name(f"00000-0-{name}.parquet") for name in ("old", "young"))
+    for orphan, age_s in ((old, ORPHANS_KEPT_S + 60), (young, ORPHANS_KEPT_S - 60)):
+        shutil.copy(file, orphan)
+        os.utime(orphan, (time.time() - age_s,) * 2)
+    os.utime(file, (0, 0))
+    for number in range(2, 5):
+        table.commit()
+        table.insert({1: number, 2: "a", 3: None})
+        iceberg_lake(tmp_path, snapshots_max=2).apply(batch(table.delivered()))
+    assert (old.exists(), young.exists(), file.exists()) == (False, True, True)
+    assert [row["id"] for row in duckdb_rows(tmp_path, FOLDER)] == [1, 2, 3, 4]
 
 
 def test_the_files_of_a_foreign_deletion_stay_after_a_rollback(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from tidemark.io.state.accepted_breaks import log_key
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.landing.progress import faults_of
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
+from tidemark.pipeline.landing.table_overview import faults_of
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.sinks import Lake

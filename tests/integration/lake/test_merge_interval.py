@@ -27,7 +27,7 @@ from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.report import OpenedLake, checked, listed
 from tidemark.pipeline.landing import slices
 from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
-from tidemark.pipeline.landing.progress import faults_of
+from tidemark.pipeline.landing.table_overview import faults_of
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
 from tidemark.pipeline.sinks.sinks import Lake

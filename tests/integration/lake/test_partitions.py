@@ -20,7 +20,7 @@ from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.lake.report import reading_lines
-from tidemark.pipeline.landing.progress import faults_of
+from tidemark.pipeline.landing.table_overview import faults_of
 from tidemark.pipeline.sinks import targets
 from tidemark.pipeline.sinks.sinks import Lake
 

@@ -19,7 +19,7 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.landing.progress import faults_of
+from tidemark.pipeline.landing.table_overview import faults_of
 from tidemark.pipeline.sinks import table_writes, targets
 from tidemark.pipeline.sinks.sinks import Lake
 

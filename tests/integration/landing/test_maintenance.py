@@ -12,11 +12,13 @@ from deltalake import DeltaTable
 from tests.support.lakes.lakes import IDENTITY, Crash, batch, log_rows, replica_rows
 from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
+from tests.support.processes.python_calls import counted_calls
 from tidemark.io.host.failpoints import arm
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
 from tidemark.pipeline.delta_log.durability import sync_checkpoint
+from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
@@ -34,6 +36,7 @@ from tidemark.pipeline.landing.metrics import (
 )
 from tidemark.pipeline.merge import clustering
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.table_writes import Upkeep
 
 pytestmark = pytest.mark.feature("L10")
 FOLDER = f"{DATABASE}/public/Orders"
@@ -386,6 +389,32 @@ def test_one_step_rewrites_and_deletes_a_bounded_number_of_files(tmp_path: Path)
     before = len(list((tmp_path / POSITIONS).glob("*.parquet")))
     assert positions.step()
     assert len(list((tmp_path / POSITIONS).glob("*.parquet"))) == before - 2
+
+
+def test_quiet_tables_cost_a_step_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, clock = FedLake(tmp_path, batches=1), MaintenanceClock()
+    monkeypatch.setattr(maintenance_thread, "time", clock.module)
+    calls = []
+    for count in (10, 1000):
+        idle, folders = fed.maintained_by(LakeConfig()), [f"quiet/{number}" for number in range(count)]
+        upkeep = dict.fromkeys(folders, Upkeep("app", NEVER_WRITTEN, (), 0, keep_hours=1))
+        idle.report([(folder, 7) for folder in folders], upkeep)
+        assert not idle.step()
+        with counted_calls() as counted:
+            assert not idle.step()
+        calls.append(counted.total)
+    assert calls[0] == calls[1] < 20
+
+
+def test_no_table_is_left_out_while_another_one_is_always_due(tmp_path: Path) -> None:
+    fed, maintained = FedLake(tmp_path), set[str]()
+    for _ in range(4):
+        fed.insert()
+        fed.maintenance.report(fed.lake.written, fed.lake.upkeep)  # each batch makes log, replica and positions due
+        assert fed.maintenance.step()
+        results = fed.maintenance.take_results()
+        maintained |= results.committed if results else set()
+    assert maintained == {f"{FOLDER}/log", f"{FOLDER}/replica"}
 
 
 def test_without_maintenance_in_the_configuration_no_file_is_touched(tmp_path: Path) -> None:

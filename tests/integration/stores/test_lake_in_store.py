@@ -2,17 +2,21 @@
 
 import json
 import signal
+from collections import Counter
 from enum import Enum
 from http import HTTPStatus
+from statistics import median
 from threading import Lock
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.support.lakes.lakes import CAPTURE, Crash, story
+from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes
-from tests.support.servers.object_store import Answer, Forward, StoreRequest, refusal
+from tests.support.servers.metadata_service import metadata_service
+from tests.support.servers.object_store import QUICK, Answer, Forward, StoreRequest, refusal
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.errors import ExitCode
@@ -27,7 +31,8 @@ from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.replay import program
 from tidemark.pipeline.replay.result_target import FIRST_COMMIT
 from tidemark.pipeline.sinks.table_writes import LOG_FILE_ROWS, LOG_KEY
-from tidemark.pipeline.storage.stores import store_of
+from tidemark.pipeline.storage.role_credentials import METADATA_ENDPOINT
+from tidemark.pipeline.storage.stores import open_lake, store_of
 
 KILLED_AT = (
     Failpoint.FILES_WRITTEN,
@@ -88,6 +93,18 @@ def test_a_small_batch_lists_nothing_in_the_store(stored: StoredLake) -> None:
     assert not [request for request in stored.server.requests if request.is_listing]
     # For each batch: data files and commits of log, replica and `_positions`.
     assert methods.count("PUT") == 3 * 6
+    assert len(methods) <= 3 * 15
+    stored.check(table)
+
+
+@pytest.mark.feature("L07")
+def test_a_lake_is_written_with_the_credentials_of_the_role_of_a_machine(stored: StoredLake) -> None:
+    table = ScriptedTable()
+    with metadata_service() as service:
+        open_lake(stored.root, stored.server.config, {METADATA_ENDPOINT: service.endpoint}, QUICK)
+        stored.server.requests.clear()
+        stored.feed(changes(table, 1))
+        assert {request.access_key for request in stored.server.requests} == {service.key}
     stored.check(table)
 
 
@@ -119,6 +136,23 @@ def test_maintenance_of_a_store_combines_files_and_deletes_the_replaced_ones(sto
     assert version is not None
     assert delete_unused_files(uri, 0, version, 100, Lock()) == len(before) == 4
     stored.feed(changes(table, 100), lake)
+    stored.check(table)
+
+
+def test_a_round_of_maintenance_reads_no_commit_often(stored: StoredLake) -> None:
+    table, lake, maintenance = ScriptedTable(), stored.opened(), maintenance_of(stored.root)
+    stored.feed(changes(table, 0), lake)
+    maintain(lake, maintenance)  # writes checkpoints
+    for key in range(1, 6):
+        stored.feed(changes(table, key), lake)
+    stored.server.requests.clear()
+    maintain(lake, maintenance)
+    asked = [one for one in stored.server.requests if one.key.startswith(f"lake/{FOLDER}/log/_delta_log/")]
+    reads = Counter(one.key for one in asked if one.method == "GET" and one.key.endswith(".json"))
+    # delta-rs reads a commit twice to open a table: for the work, for what is left of it, and for the stream after it.
+    # It reads it again to find the unused files. The newest commits are read alone as well.
+    assert median(reads.values()) <= 3 * 2 + 1
+    assert sum(one.is_listing for one in asked) <= 4
     stored.check(table)
 
 

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from tests.support.lakes.iceberg import duckdb_rows, iceberg_lake, iceberg_rows
 from tests.support.lakes.lakes import IDENTITY, folder_of, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
+from tests.support.lakes.stored_lake import StoredLake
 from tests.support.processes.spark_process import (
     DEADLINE_S,
     DELETED,
@@ -53,11 +54,14 @@ class SparkCampaign:
     seed: int
     groups: int
     lake_format: LakeFormat = LakeFormat.DELTA
+    store: StoredLake | None = None  # else the lake is in a folder
     kills: Counter[str] = field(default_factory=Counter)
     spark: SparkProcess = field(init=False)
 
     def __post_init__(self) -> None:
         self.spark = SparkProcess(self.state, self.lake, self.root / "pipeline.log", batch_bytes=BATCH_BYTES)
+        if self.store is not None:
+            self.spark.environment, self.spark.store_root = self.store.server.environment(), self.store.root
         self.spark.options = ("--format", self.lake_format.value)
 
     @property
@@ -110,21 +114,30 @@ class SparkCampaign:
             pass
         found = {}
         is_delta = self.lake_format is LakeFormat.DELTA
-        positions = (
-            Lake(str(self.lake), IDENTITY, shape_of, constants_of) if is_delta else iceberg_lake(self.lake)
-        ).positions
+        lake = str(self.lake) if self.store is None else self.store.root
+        positions = (Lake(lake, IDENTITY, shape_of, constants_of) if is_delta else iceberg_lake(self.lake)).positions
         for table in world.tables:
             folder = folder_of(table.relation)
             assert positions.tables[DATABASE, table.oid].folder == folder
             if is_delta:
-                assert replica_rows(self.lake, folder) == table.expected(), f"replica of {table.name} differs"
-                log = log_rows(self.lake, folder)
+                assert self._replica(folder) == table.expected(), f"replica of {table.name} differs"
+                log = log_rows(self.lake, folder) if self.store is None else self._stored(f"{folder}/log")
             else:
                 log = iceberg_rows(self.lake, folder)
                 assert duckdb_rows(self.lake, folder) == log, f"DuckDB reads another log of {table.name}"
             changes = {(row["_commit_lsn"], row["_ordinal"]) for row in log}
             assert len(log) == len(changes) == table.changes, f"{len(log)} of {table.changes} in {table.name}'s log"
             found[table.name] = table.changes
+        return found
+
+    def _replica(self, folder: str) -> list[dict[str, object]]:
+        if self.store is None:
+            return replica_rows(self.lake, folder)
+        return sorted(self._stored(f"{folder}/replica"), key=repr)
+
+    def _stored(self, folder: str) -> list[dict[str, object]]:
+        assert self.store is not None
+        found: list[dict[str, object]] = self.store.rows(folder).to_pylist()
         return found
 
 

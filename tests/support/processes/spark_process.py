@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -31,6 +31,8 @@ class SparkProcess:
         self.log_path = log_path
         self._batch_bytes = batch_bytes
         self.options: tuple[str, ...] = ()  # of each start
+        self.environment: Mapping[str, str] = {}
+        self.store_root = ""  # the URL of a lake in an object store, in place of the folder
         self._process: subprocess.Popen[bytes] | None = None
         self._orphans: list[psutil.Process] = []
 
@@ -44,11 +46,11 @@ class SparkProcess:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "tidemark.pipeline", "--master", "local[2]", "--driver-memory", "700m"),
-                    *("--state", str(self.state), "--lake", str(self.lake)),
+                    *("--state", str(self.state), "--lake", self.store_root or str(self.lake)),
                     *("--batch-bytes", str(self._batch_bytes), *self.options, *options),
                 ],
                 cwd=ROOT,
-                env={**os.environ, **variables, **({VARIABLE: failpoint} if failpoint else {})},
+                env={**os.environ, **self.environment, **variables, **({VARIABLE: failpoint} if failpoint else {})},
                 process_group=0,
                 stdout=log,
                 stderr=log,

@@ -12,6 +12,7 @@ from typing import Self
 
 import pyspark
 
+from tests.support.processes.jvm import jvm_options
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.postgres import free_port
 from tidemark.pipeline.driver.java import java_home
@@ -39,6 +40,7 @@ class SparkCluster:
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_MASTER_OPTS": recovery,
+            "JAVA_TOOL_OPTIONS": jvm_options(),  # also of executors, which a worker starts
         }
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []

@@ -8,7 +8,7 @@ from tidemark.io.process.config import TypesConfig
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.model.mapping import Decimals, TypeMapping
-from tidemark.runtime.capture.capture import OtherTypes, check_types
+from tidemark.runtime.capture.capture_settings import OtherTypes, check_types
 from tidemark.wire.json_form import JsonForm
 from tidemark.wire.state.values import Beginning
 

@@ -7,10 +7,15 @@ hours, and no commit names its files yet. delta-rs's own vacuum would delete wit
 
 delta-rs compares the times of objects in a store with this host's clock. Their age is therefore tested again, by the
 store's own clock.
+
+delta-rs keeps the files of its own snapshot in any case. To keep those of another version it opens that one, which
+takes more requests to a store than all else here.
 """
 
 import math
 from threading import Lock
+
+from deltalake import DeltaTable
 
 from tidemark.io.host.failpoints import passed
 from tidemark.pipeline.delta_log.maintenance_commit import acquired
@@ -18,17 +23,23 @@ from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.storage.stores import is_remote, open_delta, store_of
 
 
-def delete_unused_files(uri: str, hours: int, recorded: int, most: int, lock: Lock) -> int:
+def delete_unused_files(
+    uri: str, hours: int, recorded: int, most: int, lock: Lock, *, opened: DeltaTable | None = None
+) -> int:
     """Delete up to `most` files of the table at `uri` that are unused for `hours`; return how many were deleted.
 
-    `recorded`: the version in `_positions`, whose files are kept. `lock`: of the table. Raises `MaintenanceLost`,
-    `DeltaError` and `OSError`.
+    `recorded`: the version in `_positions`, whose files are kept. `lock`: of the table. `opened`: the table, which is
+    brought up to date. Raises `MaintenanceLost`, `DeltaError` and `OSError`.
     """
-    delta, store = open_delta(uri), store_of(uri)
+    delta, store = opened or open_delta(uri), store_of(uri)
     with acquired(lock):
         delta.update_incremental()
         unused = delta.vacuum(
-            retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True, keep_versions=[recorded]
+            retention_hours=hours,
+            dry_run=True,
+            enforce_retention_duration=False,
+            full=True,
+            keep_versions=None if recorded == delta.version() else [recorded],
         )
     old_s = store.now_s() - hours * 3600 if is_remote(uri) else math.inf
     deleted = 0

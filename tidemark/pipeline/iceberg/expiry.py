@@ -3,6 +3,9 @@
 Each append makes a snapshot. pyiceberg copies the metadata of all snapshots some twenty times in a commit (0.6 ms for
 each of them), so a table keeps few. The files of expired ones stay for a time, for readers that have begun. A snapshot
 that deleted rows is kept for that time as well: it names the data files that nobody needs after it.
+
+A kill between the data file of an append and its commit leaves a file that no snapshot has. Other programs write files
+before their commits, too, so such a file is deleted after days alone.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +22,9 @@ from tidemark.pipeline.iceberg.snapshot_summary import lineage
 from tidemark.pipeline.iceberg.translated import translated
 
 SNAPSHOTS_MAX = 40  # at which half of them expire
+ORPHANS_KEPT_S = 3 * 86_400.0  # as Iceberg's own procedure, `remove_orphan_files`, keeps them
 _MS_PER_S = 1000
+_DATA_FILES = "total-data-files"  # of the table, in the summary of a snapshot
 _METADATA = (".avro", ".metadata.json")
 
 
@@ -56,6 +61,7 @@ class SnapshotExpiry:
         for path in unused:
             Path(path).unlink(missing_ok=True)
         self._delete_unnamed(table)
+        self._delete_orphans(table)
         _remove_schemas(catalog, table)
 
     def _delete_unnamed(self, table: Table) -> None:
@@ -67,6 +73,20 @@ class SnapshotExpiry:
         for path in (Path(table.location()) / "metadata").iterdir():
             with suppress(FileNotFoundError):
                 if path.name not in names and path.name.endswith(_METADATA) and self._is_old(path.stat().st_mtime):
+                    path.unlink()
+
+    def _delete_orphans(self, table: Table) -> None:
+        """Delete data files that no snapshot has; the files are counted first, because their list may be long."""
+        files = list((Path(table.location()) / "data").glob("*.parquet"))
+        snapshot = table.current_snapshot()
+        summary = snapshot.summary if snapshot is not None else None
+        if summary is None or len(files) <= int(summary.get(_DATA_FILES) or 0):
+            return
+        live = {Path(path).name for path in _live_data(table)}
+        old_s = self._now_s() - max(self._keep_s, ORPHANS_KEPT_S)
+        for path in files:
+            with suppress(FileNotFoundError):
+                if path.name not in live and path.stat().st_mtime < old_s:
                     path.unlink()
 
     def _is_old(self, at_s: float) -> bool:

@@ -17,9 +17,10 @@ from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.paused_tables import PausedTables
-from tidemark.pipeline.landing.progress import faults_of, report_changes
+from tidemark.pipeline.landing.progress import report_changes
 from tidemark.pipeline.landing.settings import paused_bytes
 from tidemark.pipeline.landing.settings_check import check_settings, check_source, unmatched_patterns
+from tidemark.pipeline.landing.table_overview import faults_of
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 

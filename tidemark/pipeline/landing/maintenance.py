@@ -8,10 +8,13 @@ one table at a time is maintained in bounded steps; after each step the thread r
 Maintenance that loses against the stream, or fails, is repeated later, with growing waits and smaller steps; it is
 reported, and ends neither the stream nor the maintenance of other tables. A damaged table waits for its next version.
 
+A step looks at the tables that were reported, that are due, or whose next time has come: not at all of a lake.
+
 `_positions` may name a version from before a commit made here until the stream records the new one (`take_results`):
 its files are not deleted before.
 """
 
+import heapq
 import math
 import threading
 import time
@@ -59,6 +62,7 @@ class _DueTable:
     upkeep: Upkeep
     checkpointed: int = 0
     maintained: int = 0  # the version at the last complete maintenance
+    cleared: int = 0  # the version at which unused files were deleted last, all of them
     unused_at_s: float = math.inf  # when the files that were replaced last are unused for long enough
     step_bytes: int = 0
     waits_s: float = 0.0  # after the last failure
@@ -90,7 +94,10 @@ class Maintenance:
         self._lock = threading.Lock()  # of the next two
         self._reported: dict[str, tuple[int, Upkeep]] = {}
         self._results = MaintenanceResults()
-        self._tables: dict[str, _DueTable] = {}  # by folder; the table that was maintained last is at the end
+        self._tables: dict[str, _DueTable] = {}  # by folder
+        self._looked_at: dict[str, None] = {}  # folders that may be due; the one that was maintained last is at the end
+        self._later: list[tuple[float, str]] = []  # a heap: the folder may be due at that time
+        self._scheduled: dict[str, float] = {}  # the times in the heap
         self._failing: dict[tuple[str, str], float] = {}  # since when; by folder and work
         metrics.maintenance_failing_seconds.set_function(self._failing_s)
 
@@ -152,16 +159,46 @@ class Maintenance:
     def step(self) -> bool:
         """Do a bounded part of the work; return whether a table was due."""
         self._take_reports()
-        for folder, table in list(self._tables.items()):
-            is_due = table.recorded // CHECKPOINT_EVERY > table.checkpointed // CHECKPOINT_EVERY
-            if is_due and self._is_tried(table):
+        self._wake(time.monotonic())
+        for folder in list(self._looked_at):
+            table = self._tables[folder]
+            if self._needs_checkpoint(table) and self._is_tried(table):
                 self._attempt(folder, table, self._checkpoint)
-        due = next((folder for folder, table in self._tables.items() if self._is_due(table)), None)
+        due = next((folder for folder in list(self._looked_at) if self._is_due(folder)), None)
         if due is None:
             return False
-        table = self._tables[due] = self._tables.pop(due)  # the others are next
-        self._attempt(due, table, self._maintain)
+        del self._looked_at[due]
+        self._looked_at[due] = None  # the others are next
+        self._attempt(due, self._tables[due], self._maintain)
         return True
+
+    def _wake(self, now_s: float) -> None:
+        """Look at the tables whose time has come."""
+        while self._later and self._later[0][0] <= now_s:
+            at_s, folder = heapq.heappop(self._later)
+            if self._scheduled.get(folder) == at_s:
+                del self._scheduled[folder]
+                self._looked_at.setdefault(folder)
+
+    def _is_due(self, folder: str) -> bool:
+        """Return whether a table is due; one that is not is looked at again after its next report, or at its time."""
+        table = self._tables[folder]
+        if self._needs_maintenance(table) and self._is_tried(table):
+            return True
+        del self._looked_at[folder]
+        next_s = self._next_look_s(table)
+        if next_s < self._scheduled.get(folder, math.inf):
+            self._scheduled[folder] = next_s
+            heapq.heappush(self._later, (next_s, folder))
+        return False
+
+    def _next_look_s(self, table: _DueTable) -> float:
+        """Return from when on a table may be due that is not now, without a report."""
+        if table.is_damaged:
+            return math.inf
+        if self._needs_checkpoint(table) or self._needs_maintenance(table):
+            return table.not_before_s
+        return table.unused_at_s if self._is_maintained(table) else math.inf
 
     def _take_reports(self) -> None:
         with self._lock:
@@ -176,16 +213,28 @@ class Maintenance:
                 table.recorded, table.is_damaged = version, False
                 table.unused_at_s = time.monotonic() + upkeep.keep_hours * 3600 + 1
             table.upkeep = upkeep
+            self._looked_at.setdefault(folder)
         self._cleanup.run((folder, version) for folder, (version, _) in reported.items())
 
     def _is_tried(self, table: _DueTable) -> bool:
         return not table.is_damaged and time.monotonic() >= table.not_before_s
 
-    def _is_due(self, table: _DueTable) -> bool:
-        every = self._config.maintain_commits
-        if not every or table.upkeep is NO_UPKEEP or not self._is_tried(table):
+    def _is_maintained(self, table: _DueTable) -> bool:
+        return bool(self._config.maintain_commits) and table.upkeep is not NO_UPKEEP
+
+    def _needs_maintenance(self, table: _DueTable) -> bool:
+        if not self._is_maintained(table):
             return False
-        return table.unused_at_s < time.monotonic() or table.recorded // every > table.maintained // every
+        every = self._config.maintain_commits
+        return self._may_have_unused(table) or table.recorded // every > table.maintained // every
+
+    def _needs_checkpoint(self, table: _DueTable) -> bool:
+        return table.recorded // CHECKPOINT_EVERY > table.checkpointed // CHECKPOINT_EVERY
+
+    def _may_have_unused(self, table: _DueTable) -> bool:
+        """Return whether unused files are looked for: once for each time that the table is due."""
+        every = self._config.maintain_commits
+        return table.unused_at_s < time.monotonic() or table.recorded // every > table.cleared // every
 
     def _checkpoint(self, folder: str, table: _DueTable) -> None:
         delta = open_delta(f"{self._root}/{folder}")
@@ -200,7 +249,14 @@ class Maintenance:
         # Maintenance does not touch a diverged table either.
         snapshot = LakeTable(uri, upkeep.app, upkeep.recorded) if upkeep.key else None
         # NB: this is first: a table that always has files to combine, or whose steps always lose, has unused files too.
-        deleted = delete_unused_files(uri, upkeep.keep_hours, table.recorded, most, lock)
+        deleted = 0
+        if self._may_have_unused(table):
+            opened = snapshot.delta if snapshot is not None else None
+            deleted = delete_unused_files(uri, upkeep.keep_hours, table.recorded, most, lock, opened=opened)
+            if deleted < most:
+                table.cleared = table.recorded
+                if table.unused_at_s < begun_s:
+                    table.unused_at_s = math.inf
         version = None
         if snapshot is not None:
             version = recluster(snapshot, upkeep.key, lock, rows_max=upkeep.rows_max, bytes_max=table.step_bytes)
@@ -210,8 +266,6 @@ class Maintenance:
                 self._results.committed.add(folder)
         elif deleted < most:
             table.maintained = table.recorded
-            if table.unused_at_s < begun_s:
-                table.unused_at_s = math.inf
 
     def _attempt(self, folder: str, table: _DueTable, work: Callable[[str, _DueTable], None]) -> None:
         try:
@@ -222,6 +276,8 @@ class Maintenance:
             table.step_bytes = max(STEP_BYTES_MIN, table.step_bytes // 2)
         except (TableDiverged, TableStopped, TableNotFoundError):
             del self._tables[folder]  # the stream finds it out with the next batch
+            self._looked_at.pop(folder, None)
+            self._scheduled.pop(folder, None)
             self._forget_failures(folder)
             return
         except Exception as error:  # noqa: BLE001 - other tables are still maintained, and the operator sees it

@@ -6,8 +6,8 @@ Tables whose state a batch changed are logged at once.
 
 import json
 import os
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -19,12 +19,11 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import Fault, FaultKind
-from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.metrics import PipelineMetrics
-
-Tables = Mapping[TableId, TablePosition]
+from tidemark.pipeline.landing.table_overview import TableOverview, Tables, changed_tables, faults_of
 
 LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
 REPORT_INTERVAL_S = 5.0
@@ -78,6 +77,7 @@ class PipelineProgress:
         self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
         self._newest_us = 0  # when the newest row was committed at the source
         self._reported_at_s = float("-inf")
+        self._overview = TableOverview()
 
     def landed(self, feed: Feed, tables: Tables, head: Sequence, head_lsn: Lsn, seconds: float) -> None:
         """Record that a batch is in the lake; `head_lsn` is the newest commit in the outbox."""
@@ -99,7 +99,7 @@ class PipelineProgress:
         self.count_tables(tables)
         metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
-        self._report(feed, tables, head, now_us)
+        self._report(feed, head, now_us)
 
     def _measure_newest_row(self, feed: Feed) -> None:
         """Measure its age at each scrape, so that a pipeline that hangs shows a growing one."""
@@ -112,17 +112,16 @@ class PipelineProgress:
 
     def count_tables(self, tables: Tables) -> None:
         """Set the metrics of the tables."""
-        metrics, present = self.metrics, tables.values()
-        states = Counter(table.state for table in present)
-        metrics.tables.set(states.total())
-        metrics.tables_blocked.set(states[TableState.BLOCKED])
-        metrics.tables_stale.set(states[TableState.STALE])
-        metrics.tables_stopped.set(states[TableState.STOPPED])
-        metrics.tables_diverged.set(states[TableState.DIVERGED])
-        paused = (any(fault.kind is FaultKind.PAUSED for _, fault in faults_of(table)) for table in present)
-        metrics.tables_paused.set(sum(paused))  # a dropped table may be paused as well
+        metrics, overview = self.metrics, self._overview
+        overview.update(tables)
+        metrics.tables.set(len(overview))
+        metrics.tables_blocked.set(overview.count(TableState.BLOCKED))
+        metrics.tables_stale.set(overview.count(TableState.STALE))
+        metrics.tables_stopped.set(overview.count(TableState.STOPPED))
+        metrics.tables_diverged.set(overview.count(TableState.DIVERGED))
+        metrics.tables_paused.set(overview.paused)
 
-    def _report(self, feed: Feed, tables: Tables, head: Sequence, now_us: int) -> None:
+    def _report(self, feed: Feed, head: Sequence, now_us: int) -> None:
         lags = sorted(self._lags_s)
         content = ProgressFile(
             pid=os.getpid(),
@@ -135,9 +134,9 @@ class PipelineProgress:
             lsn=format_lsn(feed.commit_lsn),
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
-            tables=len(tables),
-            faults=_fault_list(tables),
-            stale=_stale_names(tables),
+            tables=len(self._overview),
+            faults=self._fault_list(),
+            stale=self._stale_names(),
             updated_at_us=now_us,
         )
         self._write(asdict(content))
@@ -154,7 +153,7 @@ class PipelineProgress:
         self.count_tables(tables)
         with suppress(OSError, ValueError, StateError):
             content = json.loads(self._capture.progress(self._reader))
-            lists = {"faults": _fault_list(tables), "stale": _stale_names(tables)}
+            lists = {"faults": self._fault_list(), "stale": self._stale_names()}
             self._write({**content, **lists, "updated_at_us": self._clock.wall_us()})
 
     def record_disk_wait(self, reason: str) -> None:
@@ -169,6 +168,12 @@ class PipelineProgress:
         with suppress(OSError, ValueError, StateError):
             content = json.loads(self._capture.progress(self._reader))
             self._write({**content, name: reason, "updated_at_us": self._clock.wall_us()})
+
+    def _fault_list(self) -> list[dict[str, str]]:
+        return [fault_fields(*found) for found in self._overview.faults()]
+
+    def _stale_names(self) -> list[str]:
+        return [table.qualified_name for table in self._overview.stale()]
 
     def _write(self, content: Mapping[str, object]) -> None:
         self._capture.record_progress(self._reader, json.dumps(content).encode())
@@ -187,27 +192,10 @@ def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, s
     }
 
 
-def _fault_list(tables: Tables) -> list[dict[str, str]]:
-    return [fault_fields(table, name, fault) for table in tables.values() for name, fault in faults_of(table)]
-
-
-def _stale_names(tables: Tables) -> list[str]:
-    return [table.qualified_name for table in tables.values() if table.state is TableState.STALE]
-
-
-def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:
-    """Yield the faults of a table, with `log` or `replica`; what the configuration excludes or defers is none."""
-    for name, target in (("log", table.log), ("replica", table.replica)):
-        if target.fault is not None and target.fault.kind not in (FaultKind.EXCLUDED, FaultKind.DEFERRED):
-            yield name, target.fault
-
-
-def report_changes(log: Log, before: Mapping[TableId, TablePosition], after: Mapping[TableId, TablePosition]) -> None:
+def report_changes(log: Log, before: Tables, after: Tables) -> None:
     """Log each table that diverged, stopped, became stale or recovered, and each changed reason."""
-    for of, table in after.items():
-        known = before.get(of)
-        if known is not table:
-            _report(log, known, table)
+    for table in changed_tables(before, after):
+        _report(log, before.get((table.database, table.relation)), table)
 
 
 def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None:

@@ -333,14 +333,15 @@ class Lake:
         """Add some tables without items, in rotation, if another writer may have committed to them.
 
         For each log or replica the check tests two files: whether the recorded commit exists, and whether a later one
-        does. Only a table that fails the check is opened.
+        does. Only a table that fails the check is opened. One with items is opened anyway, unless it has a fault.
         """
         tables = self.positions.tables
         if not self._unchecked:
             self._unchecked.extend(tables)
         some = [self._unchecked.popleft() for _ in range(min(self._store.checks_max, len(self._unchecked)))]
+        opened = split.tables.keys() - self._faults.of(tables).keys()
         # The replica of a dropped table belongs to its owner.
-        known = [of for of in some if of in tables and tables[of].state is not TableState.DROPPED]
+        known = [of for of in some if of in tables and of not in opened and tables[of].state is not TableState.DROPPED]
         if self._store.requests_at_once == 1:
             changed = list(map(self._is_table_changed, known))
         else:

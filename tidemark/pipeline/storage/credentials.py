@@ -1,4 +1,4 @@
-"""The credentials of an object store: from the environment, or from a file that is read again when it changes.
+"""The credentials of an object store: of a file that is read again when it changes, of the environment, or of a role.
 
 The file has the format of AWS tools (`[default]` or `[$AWS_PROFILE]`, with `aws_access_key_id`, `aws_secret_access_key`
 and, for temporary credentials, `aws_session_token`), and mode 0600. A program that renews credentials replaces it. No
@@ -9,21 +9,12 @@ import os
 import stat
 from collections.abc import Mapping
 from configparser import ConfigParser, Error
-from dataclasses import dataclass, field
 
+from tidemark.pipeline.storage.role_credentials import Credentials, RoleCredentials
 from tidemark.pipeline.storage.store_errors import BadStore
 
 _KEY, _SECRET, _TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """A key pair, and the token of temporary credentials."""
-
-    key: str = field(repr=False)
-    secret: str = field(repr=False)
-    token: str = field(default="", repr=False)
 
 
 class CredentialSource:
@@ -35,18 +26,28 @@ class CredentialSource:
         self._profile = environment.get("AWS_PROFILE") or "default"
         self._environment = environment
         self._stamp: tuple[int, ...] = ()
-        self.fault = ""  # why the file that is there now is not used
-        self._present = self._read_file() if file else self._of_environment()
+        self._file_fault = ""  # why the file that is there now is not used
+        is_of_role = not file and not any(environment.get(name) for name in (_KEY, _SECRET))
+        self._role = RoleCredentials(environment) if is_of_role else None
+        if self._role is None:
+            self._present = self._read_file() if file else self._of_environment()
+
+    @property
+    def fault(self) -> str:
+        """Return why the present credentials are not renewed; "" if nothing is wrong."""
+        return self._file_fault if self._role is None else self._role.fault
 
     def current(self) -> Credentials:
         """Return the present credentials: of a new file, if it is complete."""
+        if self._role is not None:
+            return self._role.current()
         if self._file:
             try:
                 found = os.stat(self._file)  # noqa: PTH116 - called for each request
                 if _stamp(found) != self._stamp:
                     self._present = self._read_file()
             except (BadStore, OSError) as error:
-                self.fault = str(error)  # the file may be replaced at this moment
+                self._file_fault = str(error)  # the file may be replaced at this moment
         return self._present
 
     def _of_environment(self) -> Credentials:
@@ -83,7 +84,7 @@ class CredentialSource:
                 f"the credentials file {self._file} has no section [{self._profile}] with aws_access_key_id and "
                 "aws_secret_access_key"
             ) from None
-        self._stamp, self.fault = _stamp(found), ""
+        self._stamp, self._file_fault = _stamp(found), ""
         return read
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, NotFoundError
 from obstore.store import S3Store
 
-from tidemark.pipeline.storage.credentials import Credentials, CredentialSource
+from tidemark.pipeline.storage.credentials import CredentialSource
 from tidemark.pipeline.storage.lake_store import (
     PIECE_BYTES,
     READ_BYTES_MAX,
@@ -35,6 +35,7 @@ from tidemark.pipeline.storage.lake_store import (
     check_read,
 )
 from tidemark.pipeline.storage.object_reader import ObjectReader
+from tidemark.pipeline.storage.role_credentials import Credentials
 from tidemark.pipeline.storage.store_errors import StoreUnavailable, unavailable_reason
 from tidemark.pipeline.storage.store_options import StoreOptions
 from tidemark.pipeline.storage.turns import waiting

@@ -11,30 +11,16 @@ The owner calls `poll` at intervals: it advances these steps and returns the fir
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from functools import partial
-from typing import Self
 
-from tidemark.decode.catalog.databases import MappedDialects, by_name
+from tidemark.decode.catalog.databases import by_name
 from tidemark.decode.catalog.history import Base
-from tidemark.decode.groups.group_builder import GroupBuilder, nothing_copied
-from tidemark.decode.transactions.decoder import Decoder, OnMarker
+from tidemark.decode.transactions.decoder import OnMarker
 from tidemark.engine.batching import DeliveryPacing
 from tidemark.engine.ports import GroupConsumer
-from tidemark.engine.progress import Progress
 from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
-from tidemark.io.host.spill import SpillFolder
-from tidemark.io.process.config import (
-    BadConfig,
-    Config,
-    DecodeConfig,
-    DeliverConfig,
-    HistoryConfig,
-    SelectConfig,
-    TypesConfig,
-)
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
@@ -43,28 +29,23 @@ from tidemark.model.errors import ConsumerFailed, CorruptWal
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.relation import Relation
-from tidemark.model.snapshot import parse_visibility
-from tidemark.runtime.capture.decoding import DecodeThread, WalReader
+from tidemark.runtime.capture.capture_settings import CaptureSettings, CaptureStatus, check_types
+from tidemark.runtime.capture.decoding import DecodeThread
 from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.following import QueryDeliverer
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.group_reader import GroupReader
+from tidemark.runtime.capture.reader_making import new_reader
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.targets import TargetMaker, TargetSettings
+from tidemark.runtime.capture.targets import TargetMaker
 from tidemark.runtime.capture.wal_source import MakeWalSource
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.first_copy.copies import Copies
-from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
-from tidemark.runtime.plugins.plugins import Plugins
-from tidemark.runtime.pool.worker_template import WorkerTemplate
+from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
-from tidemark.runtime.replay.history_start import enter_open
 from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
 from tidemark.wal.kernel import COMPILED
-from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
-from tidemark.wal.versions import wal_format
 from tidemark.wire.state.history_index import HistoryIndex
 from tidemark.wire.state.values import Beginning
 
@@ -76,62 +57,6 @@ class DecodingStuck(ConsumerFailed):
     """A decode thread that does not end: only the end of the process ends it."""
 
     hint = "the service manager restarts it; changes that were not delivered are delivered then"
-
-
-class OtherTypes(BadConfig):
-    """A configuration with other Arrow types than `init` fixed: they would need new tables."""
-
-    hint = (
-        "restore the value of the state, or create a new state and a new lake: the types of existing tables "
-        "cannot change"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureStatus:
-    """The status of a running capture."""
-
-    link: Link
-    copying: bool
-    ring_used_bytes: int
-    ring_high_water_bytes: int
-    ring_bytes: int
-    queue_bytes: int
-    open_transactions: int
-    progress: Progress
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureSettings:
-    """The settings that a capture reads."""
-
-    select: SelectConfig
-    decode: DecodeConfig
-    types: TypesConfig
-    deliver: DeliverConfig
-    history: HistoryConfig
-    first_copy: CopySettings
-    target: TargetSettings
-    keep_bytes: int  # of the archive, behind delivery
-    watchdog_s: float
-
-    @classmethod
-    def of(cls, config: Config, plugins: Plugins | None = None, template: WorkerTemplate | None = None) -> Self:
-        """Return the settings of a configuration; `plugins`: those that it names, if there are any.
-
-        template: of worker processes, if the pool has them.
-        """
-        return cls(
-            config.select,
-            config.decode,
-            config.types,
-            config.deliver,
-            config.history,
-            CopySettings.of(config),
-            TargetSettings.of(config, plugins, template),
-            config.archive.keep_bytes,
-            config.watchdog.watchdog_s,
-        )
 
 
 class Capture:
@@ -166,6 +91,7 @@ class Capture:
         self._role = None if in_daemon else RoleHolding(store, epoch, settings.watchdog_s)
         self._store = store
         self._epoch = epoch
+        self._context = context
         self._log = context.log
         self._metrics = context.metrics
         self._on_marker = on_marker
@@ -420,62 +346,20 @@ class Capture:
         return DecodeThread(
             self._wal_source.slices,
             self._wal_source.lease,
-            self._make_reader(base, beginning, start),
+            new_reader(
+                self._context,
+                self._settings,
+                self._history,
+                base=base,
+                beginning=beginning,
+                start=start,
+                on_marker=self._on_marker,
+            ),
             self._group_queue,
             delivered=start.position,
             progress=self.progress,
             idle_pointer_s=self._settings.deliver.idle_pointer_s,
             heartbeat_s=self._settings.deliver.heartbeat_s,
-        )
-
-    def _make_reader(self, base: Base, beginning: Beginning, start: Pointer) -> WalReader:
-        identity, settings = self._store.identity, self._settings
-        fmt = wal_format(base.major)
-        framer = Framer(
-            fmt,
-            system_identifier=identity.system_identifier,
-            segment_bytes=identity.segment_bytes,
-            timeline=base.timeline,
-            start_lsn=start.restart_lsn,
-        )
-        decoder = Decoder(
-            fmt,
-            base.timeline,
-            base.mirrors,
-            next_xid=base.next_xid,
-            memory_bytes=settings.decode.memory_bytes,
-            spill=SpillFolder(self._store.folder.spill),
-            complete_from=beginning.complete_from,
-            from_lsn=Lsn(start.position.commit_lsn + 1),
-            on_marker=self._on_marker,
-        )
-        enter_open(decoder.transactions, base, start.restart_lsn, requested=True)
-        copies = Copies(self._store.view())
-        builder = GroupBuilder(
-            MappedDialects(base.mirrors, beginning.types, base.major),
-            selected=settings.select.selection().selects,
-            root_of=settings.select.selection().root_of,
-            excluded=settings.select.selection().excluded_origins(),
-            selects_message=settings.select.selection().selects_message,
-            counting=settings.deliver.transactions,
-            copied=copies.have if copies.snapshots else nothing_copied,
-            copied_by=copies.snapshots.values(),
-            after=start.position,
-            behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
-            rows_max=settings.deliver.group_rows_max,
-            bytes_max=settings.deliver.group_bytes_max,
-        )
-        decoder.select_only(builder.selects)
-        return WalReader(
-            framer,
-            decoder,
-            builder,
-            self._history,
-            base.mirrors,
-            check_fork=copies.check_fork,
-            base_distance_bytes_max=settings.history.base_every_bytes,
-            metrics=self._metrics,
-            log=self._log,
         )
 
     def _log_progress(self, error: BaseException | None) -> None:
@@ -516,15 +400,6 @@ class Capture:
 
 def _nothing_before() -> None:
     """Replace the first copy if none is due."""
-
-
-def check_types(types: TypesConfig, beginning: Beginning) -> None:
-    """Raise `OtherTypes` if the configuration has other Arrow types than those of the capture."""
-    wanted = types.mapping()
-    for key in fields(wanted):
-        configured, stored = getattr(wanted, key.name), getattr(beginning.types, key.name)
-        if configured != stored:
-            raise OtherTypes(f"types.{key.name} is {configured} in the configuration, and {stored} since `cdcctl init`")
 
 
 def kernels_are_compiled() -> bool:

@@ -8,7 +8,8 @@ from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import describe_error
 from tidemark.io.state.locking.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingStuck
+from tidemark.runtime.capture.capture import Capture, DecodingStuck
+from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.following import QueryDeliverer
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext

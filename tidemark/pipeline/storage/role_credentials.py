@@ -1,0 +1,171 @@
+"""Temporary credentials that a platform gives to the programs on it by HTTP: those of a container, or of a machine.
+
+A container has an address in its environment (Amazon ECS, EKS Pod Identity), with a token for it. A machine has the
+instance metadata of Amazon EC2, which is asked for a token first (IMDSv2); version 1, without a token, is not used. All
+of it is outside of the object store, which sees the credentials alone.
+
+No proxy of the environment is used: these addresses belong to this machine.
+"""
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from tidemark.pipeline.storage.store_errors import BadStore
+
+ANSWER_S: Final = 1.0  # it is on this machine, or one hop away
+ATTEMPTS = 3  # at the start: a machine that boots may not answer yet
+RETRY_S = 10.0  # after a failed renewal
+RENEW_BEFORE_S = 300.0  # EC2 has new credentials at least five minutes before the old ones expire
+BODY_BYTES_MAX = 1 << 16
+TOKEN_S = 21_600  # how long a token of the metadata is valid; a renewal asks for a new one
+
+FULL_URI, RELATIVE_URI = "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"
+_CONTAINER_TOKEN, _CONTAINER_TOKEN_FILE = "AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
+METADATA_ENDPOINT, METADATA_DISABLED = "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_DISABLED"
+_CONTAINER_HOST, _METADATA = "http://169.254.170.2", "http://169.254.169.254"
+_ROLE = "/latest/meta-data/iam/security-credentials/"
+_PLAIN_HOSTS = ("127.0.0.1", "::1", "localhost", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A key pair, and the token of temporary credentials."""
+
+    key: str = field(repr=False)
+    secret: str = field(repr=False)
+    token: str = field(default="", repr=False)
+
+
+class RoleCredentials:
+    """The credentials of the role of this container or machine, renewed before they expire; used by several threads."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        wall_s: Callable[[], float] = time.time,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Fetch them; raise `BadStore` if there are none. `wall_s`: the time, in seconds since 1970."""
+        self._environment, self._wall_s = environment, wall_s
+        self._lock = Lock()
+        self._present = Credentials("", "")
+        self._renew_at_s = 0.0
+        self.fault = ""  # why the last renewal failed
+        for attempt in range(ATTEMPTS):
+            self._renew()
+            if not self.fault:
+                return
+            if attempt < ATTEMPTS - 1 and self._is_expected:
+                pause(ANSWER_S)
+        raise BadStore(
+            f"there are no credentials of the object store, and none of a role: {self.fault}",
+            hint="set lake.store_credentials_file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
+        )
+
+    @property
+    def _is_expected(self) -> bool:
+        """Return whether the environment names where the credentials are."""
+        return self._is_of_container or (bool(self._environment.get(METADATA_ENDPOINT)) and not self._is_disabled)
+
+    def current(self) -> Credentials:
+        """Return the present credentials. One thread renews them; the others use the present ones meanwhile."""
+        if self._wall_s() >= self._renew_at_s and self._lock.acquire(blocking=False):
+            try:
+                self._renew()
+            finally:
+                self._lock.release()
+        return self._present
+
+    def _renew(self) -> None:
+        try:
+            answer = self._container() if self._is_of_container else self._machine()
+            expires = datetime.fromisoformat(_text(answer, "Expiration"))
+            key, secret, token = (_text(answer, name) for name in ("AccessKeyId", "SecretAccessKey", "Token"))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.fault = _reason(error)
+            self._renew_at_s = self._wall_s() + RETRY_S
+        else:
+            self._present, self.fault = Credentials(key, secret, token), ""
+            expires_s = (expires if expires.tzinfo else expires.replace(tzinfo=UTC)).timestamp()
+            self._renew_at_s = max(expires_s - RENEW_BEFORE_S, self._wall_s() + RETRY_S)
+
+    @property
+    def _is_of_container(self) -> bool:
+        return any(self._environment.get(name) for name in (FULL_URI, RELATIVE_URI))
+
+    def _container(self) -> Mapping[str, object]:
+        relative = self._environment.get(RELATIVE_URI, "")
+        url = f"{_CONTAINER_HOST}{relative}" if relative else self._environment[FULL_URI]
+        parts = urlsplit(url)
+        if parts.scheme != "https" and parts.hostname not in _PLAIN_HOSTS:
+            raise ValueError(f"{FULL_URI} is neither https:// nor an address of this machine")
+        file = self._environment.get(_CONTAINER_TOKEN_FILE, "")  # is replaced when it is renewed
+        token = Path(file).read_text(encoding="utf-8").strip() if file else self._environment.get(_CONTAINER_TOKEN, "")
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        return _object(_asked(url, "GET", target, {"Authorization": token} if token else {}))
+
+    @property
+    def _is_disabled(self) -> bool:
+        return self._environment.get(METADATA_DISABLED, "").lower() == "true"
+
+    def _machine(self) -> Mapping[str, object]:
+        if self._is_disabled:
+            raise ValueError(f"{METADATA_DISABLED} is set")
+        url = self._environment.get(METADATA_ENDPOINT, "") or _METADATA
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
+        token = {"X-aws-ec2-metadata-token": _asked(url, "PUT", "/latest/api/token", ttl).strip()}
+        role = _asked(url, "GET", _ROLE, token).split("\n")[0].strip()
+        if not role:
+            raise ValueError("this machine has no role")
+        return _object(_asked(url, "GET", _ROLE + quote(role), token))
+
+
+def _asked(url: str, method: str, target: str, headers: Mapping[str, str]) -> str:
+    """Return the answer to one request; raise `ValueError` if it is none."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_S)
+    try:
+        try:
+            connection.request(method, target, headers=dict(headers))
+        except (ValueError, http.client.InvalidURL):  # NB: its text has the token, which is a secret
+            raise ValueError("the token or the address cannot be sent") from None
+        answer = connection.getresponse()
+        body = answer.read(BODY_BYTES_MAX)
+    finally:
+        connection.close()
+    if answer.status != http.HTTPStatus.OK:
+        raise ValueError(f"{parts.hostname} answers {method} with {answer.status}")
+    return body.decode()
+
+
+def _object(text: str) -> Mapping[str, object]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("the answer is no object")  # noqa: TRY004 - a wrong answer
+    return found
+
+
+def _text(answer: Mapping[str, object], name: str) -> str:
+    value = answer.get(name)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"the answer has no {name}")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    """Return why there are no credentials, without a text of the answer, which may have secrets."""
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | http.client.HTTPException):
+        return "the answer cannot be read"
+    if isinstance(error, TimeoutError):
+        return "the metadata of this machine does not answer"
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
