@@ -133,8 +133,16 @@ class WalReader:
 
     def heartbeat_group(self, after: Position) -> ChangeGroup | None:
         """Return a group with heartbeats behind `after`; None while decoding has not reached it."""
-        wall_us = time.time_ns() // NSECS_PER_USEC
-        return with_heartbeats(self.idle_group(), after, sorted(self._mirrors.known()), wall_us)
+        wall_us, idle = time.time_ns() // NSECS_PER_USEC, self.idle_group()
+        group = with_heartbeats(idle, after, sorted(self._mirrors.known()), wall_us)
+        if group is None:
+            self.repeat_databases(idle)
+        return group
+
+    def repeat_databases(self, group: ChangeGroup) -> None:
+        """Add the databases of a group that is not delivered to the next one."""
+        if group.databases:
+            self._databases_reported = 0
 
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
         """Add the captured databases if they changed. They may be ahead of the group, never behind it."""
@@ -410,12 +418,22 @@ class DecodeThread:
             return None
         now_s = time.monotonic()
         if self._heartbeat_s and now_s - self._changed_s >= self._heartbeat_s and not self.reader.is_collecting:
-            return self.reader.heartbeat_group(self._handed)
+            # NB: the builder may know ends of transactions of which nothing is delivered: their positions come first.
+            ends = self.reader.flush(also_empty=True)
+            beat = self.reader.heartbeat_group(self._handed) if ends is None else self._moving(ends)
+            if beat is not None:
+                return beat
         if now_s - self._handed_s < self._idle_pointer_s:
             return None
         self._handed_s = now_s
-        group = self.reader.flush(also_empty=True) or self.reader.idle_group()
-        return group if group.last.position > self._handed else None
+        return self._moving(self.reader.flush(also_empty=True) or self.reader.idle_group())
+
+    def _moving(self, group: ChangeGroup) -> ChangeGroup | None:
+        """Return a group if it moves the position."""
+        if group.last.position > self._handed:
+            return group
+        self.reader.repeat_databases(group)
+        return None
 
     def _record_group(self, group: ChangeGroup) -> ChangeGroup:
         self._handed = group.last.position
