@@ -260,7 +260,7 @@ class DecodeThread:
         self._handed_s = self._changed_s = time.monotonic()
         self._heartbeat_s = heartbeat_s
         self._stopping = threading.Event()
-        self._is_within_slice = False
+        self._released_lsn = INVALID_LSN  # end of the last slice whose groups were all accepted
         self._groups = self._decoded()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
@@ -283,7 +283,7 @@ class DecodeThread:
     def has_more(self) -> bool:
         """Return whether WAL has arrived that is not decoded."""
         # NB: the reader counts a slice as read before its first group, and one commit can be very many groups.
-        return self._is_within_slice or self._progress.received_lsn > self.reader.read_lsn
+        return self._progress.received_lsn > self._released_lsn
 
     @property
     def is_collecting(self) -> bool:
@@ -344,7 +344,6 @@ class DecodeThread:
             while self.halted_at is None:
                 wal_slice = self._slices.peek()
                 if wal_slice is not None:
-                    self._is_within_slice = True
                     for group in self.reader.feed(wal_slice):
                         yield self._record_group(group)
                     if self.reader.is_halted:
@@ -378,11 +377,10 @@ class DecodeThread:
     def _release_slice(self, wal_slice: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""
         self._slices.release(len(wal_slice.data))
-        self._is_within_slice = False
+        end_lsn = self._released_lsn = wal_slice.end_lsn
         if self.reader.last_record_lsn:
             decoder = self.reader.decoder
             # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
-            end_lsn = wal_slice.end_lsn
             self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
 
     def _groups_before_invalid(self) -> "Iterator[ChangeGroup | _Pause]":
