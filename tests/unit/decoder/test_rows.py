@@ -58,7 +58,7 @@ def test_a_toasted_value_is_put_together_from_the_chunks_before_its_row() -> Non
     assert notes(stream) == [VALUE]
 
 
-@pytest.mark.parametrize(("chunks", "size", "blocks"), [(30, 100, 7), (90, 10, 90), (2200, 4000, 9)])
+@pytest.mark.parametrize(("chunks", "size", "blocks"), [(30, 100, 7), (200, 10, 200), (2600, 4000, 9)])
 def test_a_value_is_whole_however_many_blocks_and_bytes_lie_between_its_chunks_and_its_row(
     chunks: int, size: int, blocks: int
 ) -> None:
@@ -76,7 +76,12 @@ def test_a_value_is_whole_however_many_blocks_and_bytes_lie_between_its_chunks_a
     stream.commit(701)
     decoder, step = wal().decoder, -(-len(stream.raws) // blocks)
     cuts = range(0, len(stream.raws), step)
-    found = [each for cut in cuts for each in decoder.decode_block(block_of(stream.raws[cut : cut + step]))]
+    found: list[object] = []
+    for cut in cuts:
+        block = block_of(stream.raws[cut : cut + step])
+        found += decoder.decode_block(block)
+        if not block.is_kept:  # as framing does with the next records
+            block.linear[:] = bytes(len(block.linear))
     *_, last = (each for each in found if isinstance(each, CommittedTransaction))
     assert len(found) == len(range(1, chunks, 20)) + 1
     assert notes_of(last) == [VALUE, b"".join(contents)]

@@ -174,6 +174,7 @@ class Skimmer:
         if self._extractor.speculative.count or len(self._carried) >= BLOCKS_MAX or not chunks.carry(block.linear):
             return False
         if chunks.left:
+            block.is_kept = True
             oldest: int = chunks.oldest_record
             self._carried = [each for each in (*self._carried, (here, block)) if each[0] + RECORDS_MAX > oldest]
         return True
