@@ -38,6 +38,7 @@ PLANS = {
     ),
     "tidemark/model/position.py": MutationTests(("tests/unit/engine", "tests/property/wire/test_markers.py")),
     "tidemark/engine/handover.py": MutationTests(("tests/unit/engine/test_handover.py", "tests/property/handover")),
+    "tidemark/engine/base_schedule.py": MutationTests(("tests/unit/engine/test_base_schedule.py",)),
     "tidemark/engine/archive_wait.py": MutationTests(("tests/unit/engine/test_archive_wait.py",)),
     "tidemark/engine/incarnations.py": MutationTests(("tests/property/handover/test_incarnations.py",)),
     "tidemark/engine/folder_identity.py": MutationTests(("tests/unit/engine/test_folder_identity.py",)),
@@ -50,6 +51,12 @@ PLANS = {
     ),
     "tidemark/decode/transactions/pending_children.py": MutationTests(
         ("tests/property/decoder/test_pending_children.py",), _SMALL_TRANSACTIONS, interpreted=True
+    ),
+    "tidemark/decode/transactions/held_chunks.py": MutationTests(
+        ("tests/unit/decoder/test_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
+    ),
+    "tidemark/decode/transactions/xid_states.py": MutationTests(
+        ("tests/unit/decoder/test_small_savepoints.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
     "tidemark/decode/transactions/committed_run.py": MutationTests(("tests/unit/decoder/test_committed_run.py",)),
     "tidemark/decode/groups/stream_order.py": MutationTests(("tests/unit/decoder/test_stream_order.py",)),

@@ -26,7 +26,7 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
-from tidemark.pipeline.driver.executor_writers import SKIPPED_MAX, ExecutorWriters, RefusedRuns
+from tidemark.pipeline.driver.executor_writers import SKIPPED_MAX, STOPPED_S, ExecutorWriters, RefusedRuns
 from tidemark.pipeline.driver.executors import DYNAMIC, WITHOUT_S, Executors
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.landing.metrics import (
@@ -68,12 +68,18 @@ class ClockOf(SystemClock):
 
 
 def local_writers(
-    source: SourceOptions, lake: Path, metrics: PipelineMetrics, spark: SparkSession, clock: Clock | None = None
+    source: SourceOptions,
+    lake: Path,
+    metrics: PipelineMetrics,
+    spark: SparkSession,
+    *,
+    clock: Clock | None = None,
+    stop: Event | None = None,
 ) -> ExecutorWriters:
     log, used = get_log("test"), clock or SystemClock()
     executors = LocalExecutors(log, used, time.sleep)
     writers = ExecutorWriters(source, str(lake), DEFAULT_LAKE, log, metrics, clock=used, executors=executors)
-    writers.attach(spark)
+    writers.attach(spark, stop or Event())
     return writers
 
 
@@ -161,8 +167,11 @@ class HungFiles(LogFiles):
             return written
 
 
+@pytest.mark.parametrize(
+    ("stopping", "lasts_s"), [(False, DEFAULT_LAKE.executor_job_s), (True, STOPPED_S)], ids=["running", "stopping"]
+)
 def test_the_driver_gets_the_run_of_an_executor_that_hangs_and_the_vacuum_its_files(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, *, stopping: bool, lasts_s: float
 ) -> None:
     folder, table, pipe = StateFolder(tmp_path / "state"), tmp_path / "log", tmp_path / "pipe"
     make_state(folder.root)
@@ -171,8 +180,11 @@ def test_the_driver_gets_the_run_of_an_executor_that_hangs_and_the_vacuum_its_fi
     source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
     ahead_s = 0.0
     hangs = Path(f"{pipe}.pid")
-    clock = ClockOf(lambda: ahead_s + (DEFAULT_LAKE.executor_job_s if hangs.exists() else 0.0))
-    writers = local_writers(source, tmp_path, metrics, spark, clock)
+    stop, first_s = Event(), iter([0.0])
+    clock = ClockOf(lambda: ahead_s + (next(first_s, lasts_s) if hangs.exists() else 0.0))
+    writers = local_writers(source, tmp_path, metrics, spark, clock=clock, stop=stop)
+    if stopping:
+        stop.set()
     with OutboxReader.open(folder) as outbox, capture_logs() as lines:
         run = run_of(outbox, outbox.outbox_id)
         schema = log_schema(run.relation, run.batches[0][1].rows.schema.field("_after").type)

@@ -132,7 +132,9 @@ def _part(group: ChangeGroup, cut: _StopPlace, before: Pointer) -> ChangeGroup |
     # NB: the restart LSN of the group before: decoding from there misses nothing of this one.
     last = Pointer(max(ends), before.restart_lsn)
     row_count = sum(item.rows.num_rows for item in items if isinstance(item, ChangeBatch))
-    return replace(group, last=last, items=items, transactions=(), row_count=row_count, begun=())
+    begun = tuple(end for end in group.begun if end.commit_lsn <= last.position.commit_lsn)
+    ended = tuple(end for end in group.transactions if end.commit_lsn < cut.position.commit_lsn)
+    return replace(group, last=last, items=items, transactions=ended, row_count=row_count, begun=begun)
 
 
 def _included(rows: pa.RecordBatch, cut: _StopPlace) -> Sequence[bool]:

@@ -85,7 +85,7 @@ class TransformPlans:
             if bound is not None:
                 shape = bound.shape
                 steps.append(bound.step)
-                identities.append(transform.identity)
+                identities.append(transform.definition)
         columns = _described(shape, self._columns_of(relation))
         return TransformPlan(shape, tuple(steps), columns, joined_identity(identities))
 

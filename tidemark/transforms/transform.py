@@ -86,20 +86,25 @@ class Transform(ABC):
     """Changes batches of the tables that it matches; the table is always the one in the source."""
 
     keeps_tables = True  # its batches have the name of their table and both sides: the outbox takes no others
-    identity = ""  # equal for equal arguments: `tidemark.transforms.identity`
 
     def __init_subclass__(cls) -> None:
-        """Let the constructor of a subclass note the identity of what it makes."""
+        """Let the constructor of a subclass note its arguments."""
         super().__init_subclass__()
-        cls.identity = identity_of(cls, {})
         if "__init__" in vars(cls):
-            cls.__init__ = _noting_identity(cls.__init__)  # type: ignore[assignment, method-assign]
+            cls.__init__ = _noting_arguments(cls.__init__)  # type: ignore[assignment, method-assign]
 
     def __init__(self, *, tables: str | Sequence[str] = "*.*", has_column: str | None = None) -> None:
         """`tables`: patterns as in `select.tables`. `has_column`: only tables with this column, as they are now."""
         self.tables = (tables,) if isinstance(tables, str) else tuple(tables)
         self.has_column = has_column
-        self.identity = identity_of(type(self), {"tables": self.tables, "has_column": has_column})
+        self._given: Mapping[str, object] = {"tables": self.tables, "has_column": has_column}
+
+    @property
+    def definition(self) -> str:
+        """Equal for equal arguments of the constructor (`tidemark.transforms.identity`)."""
+        names = getattr(type(self), "__dataclass_fields__", ())  # of a dataclass, made after `__init_subclass__`
+        given = {name: getattr(self, name) for name in names} or vars(self).get("_given", {})
+        return identity_of(type(self), given)
 
     def bind(self, shape: TableShape) -> Bound | None:
         """Return the step for a version of a table; None if the table does not match. Raise `BadTransform`."""
@@ -125,17 +130,17 @@ P = ParamSpec("P")
 Constructor = Callable[Concatenate[Transform, P], None]
 
 
-def _noting_identity(construct: Constructor[P]) -> Constructor[P]:
-    """Return a constructor that notes the identity by its arguments; of one that calls another, the first one does."""
+def _noting_arguments(construct: Constructor[P]) -> Constructor[P]:
+    """Return a constructor that notes its arguments; of one that calls another, the first one does."""
     parameters = signature(construct)
 
     @wraps(construct)
     def noting(self: Transform, /, *positional: P.args, **named: P.kwargs) -> None:
-        is_first = "identity" not in vars(self)
+        is_first = "_given" not in vars(self)
         construct(self, *positional, **named)
         if is_first:
             _, *given = parameters.bind(self, *positional, **named).arguments.items()
-            self.identity = identity_of(type(self), dict(given))
+            self._given = dict(given)
 
     return noting
 

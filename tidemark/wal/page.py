@@ -106,6 +106,7 @@ class RecordBlock:
         "ends",
         "format",
         "infos",
+        "is_kept",
         "last_lsn",
         "lengths",
         "linear",
@@ -120,6 +121,7 @@ class RecordBlock:
         limit = min(RECORDS_MAX, len(linear) // RECORD_HEADER_BYTES + 1)
         self.format = fmt
         self.linear = linear
+        self.is_kept = False  # its user needs it also after it was decoded: its memory is not reused
         self.count = 0
         self.record_count = 0  # including records that were left out
         self.byte_count = 0  # of all these, without padding
@@ -269,7 +271,7 @@ class Framer:
 
     def reuse(self, block: RecordBlock) -> None:
         """Return a block that is not used any more; its memory is reused for another block."""
-        if len(block.linear) <= SPARE_BYTES_MAX:
+        if len(block.linear) <= SPARE_BYTES_MAX and not block.is_kept:
             self._spare = block
 
     def _begin(self, lsn: Lsn) -> None:

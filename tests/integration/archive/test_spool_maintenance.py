@@ -64,25 +64,41 @@ def deliver_over(archive: ArchivingServer, sidecar: Sidecar, segments: int) -> N
     sidecar.catch_up()
 
 
+SUBSET = "DO $$ BEGIN FOR n IN 2..100 LOOP EXECUTE format('CREATE TABLE other_%s (note text)', n); END LOOP; END $$"
+CHANGE_OTHERS = (
+    "DO $$ BEGIN FOR n IN 2..100 LOOP EXECUTE format('INSERT INTO other_%s VALUES (1)', n); END LOOP; END $$"
+)
+BURST = "DO $$ BEGIN FOR n IN 1..1000 LOOP INSERT INTO item VALUES (n); COMMIT; END LOOP; END $$"
+
+
 @pytest.mark.feature("U03")
-def test_the_spool_is_trimmed_while_only_uncaptured_tables_change(archive: ArchivingServer, tmp_path: Path) -> None:
-    archive.node.sql("CREATE TABLE other (note text)")
+@pytest.mark.feature("U17")
+@pytest.mark.parametrize(("before", "rows", "meanwhile"), [(SUBSET, 0, CHANGE_OTHERS), (BURST, 1000, "CHECKPOINT")])
+def test_positions_move_and_the_spool_is_trimmed_while_one_of_100_tables_is_captured_and_in_the_silence_after_a_burst(
+    archive: ArchivingServer, tmp_path: Path, before: str, rows: int, meanwhile: str
+) -> None:
+    """The interval of idle pointers is 0.3 s, and each round of silence lasts one or more of them."""
     chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(archive.spool.folder), "TIDEMARK_ARCHIVE__PROGRAM": str(archive_script())}
     idle = Sidecar(archive.node, "postgres", tmp_path, copy=False, TIDEMARK_SELECT__TABLES="public.item", **chosen)
     idle.init()
     try:
         idle.start()
+        archive.node.sql(before)
+        idle.catch_up()
         for _ in range(3):
             for _ in range(IDLE_SEGMENTS):
-                archive.node.sql("INSERT INTO other VALUES ('x')")
+                archive.node.sql(meanwhile)
                 archive.switch()
             archive.wait_until_archived()
             flushed = parse_lsn(str(archive.node.sql("SELECT pg_current_wal_flush_lsn()")[0][0]))
             idle.wait_until(lambda upto=flushed: idle.restart_lsn() >= upto, "the pointer")  # type: ignore[misc]
             trimmed = maintain(archive, idle).trimmed
         assert trimmed.file_count >= IDLE_SEGMENTS - 1
-        archive.node.sql("INSERT INTO item VALUES (1)")
-        assert [row["_after"] for row in change_log(idle.catch_up(), "item")] == [{"id": 1}]
+        idle.kill()
+        idle.start()
+        archive.node.sql("INSERT INTO item VALUES (0)")
+        found = [row["_after"] for row in change_log(idle.catch_up(), "item")]
+        assert found == [*({"id": row} for row in range(1, rows + 1)), {"id": 0}]
     finally:
         idle.close()
 

@@ -11,11 +11,14 @@ from tests.support.forged.groups import DATABASE, batch, group, position, relati
 from tests.support.servers.histories import empty_history
 from tidemark import Mask, Secret, Transform
 from tidemark.engine.progress import Progress
+from tidemark.engine.selection import Selection
+from tidemark.engine.stop_condition import StopSearch, StopWhen
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import (
+    ChangeBatch,
     ChangeGroup,
     CopyBoundary,
     GroupItem,
@@ -25,8 +28,11 @@ from tidemark.model.change import (
 )
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.mapping import TypeMapping
-from tidemark.model.position import Epoch
+from tidemark.model.position import Epoch, Pointer
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.sinks.steps import Delivered, steps
 from tidemark.runtime.capture.delivery import OutboxTarget
 from tidemark.runtime.capture.transform_changes import AnnouncingTarget, TransformChanges
 from tidemark.runtime.capture.transformed_target import TransformedTarget
@@ -41,6 +47,15 @@ ACCOUNT, PERSON = relation(), relation("person", 16390)
 HASHED = Mask("public.*.note", key=Secret(b"0123456789abcdef"))
 HASHED_OTHERWISE = Mask("public.*.note", key=Secret(b"0123456789abcdeg"))
 COPYING = CopyProgress(CopyPhase.COPYING, 1)
+SELECTION = Selection(tables=("public.*",))
+
+
+def part(first: int, last: int) -> ChangeGroup:
+    """Return a part of a transaction at 800, with the ordinals from the first to the last."""
+    whole = batch(800, range(last))
+    rows = ChangeBatch(whole.database, whole.relation, whole.rows.slice(first - 1))
+    end = Pointer(position(800, last), Lsn(792))
+    return ChangeGroup(position(800, first), end, [rows], (), last - first + 1, 100)
 
 
 class Starts:
@@ -52,10 +67,7 @@ class Starts:
 
     def target(self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON)) -> AnnouncingTarget:
         """Return the target of a start, with tables in its catalogs."""
-        bound = GroupTransforms(transforms, TypeMapping(), self._epoch, {DATABASE: "shop"})
-        present = [(DATABASE, table) for table in tables]
-        changes = TransformChanges.since(self._store, self._epoch, bound, present)
-        assert changes is not None, "there is something to compare"
+        bound, changes = self.changes(*transforms, tables=tables)
         outbox = OutboxTarget(
             self._store,
             self._epoch,
@@ -67,6 +79,16 @@ class Starts:
             stopping=threading.Event(),
         )
         return AnnouncingTarget(TransformedTarget(outbox, bound), changes)
+
+    def changes(
+        self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON)
+    ) -> tuple[GroupTransforms, TransformChanges]:
+        """Return the transforms of a start, and what changed since the one before."""
+        bound = GroupTransforms(transforms, TypeMapping(), self._epoch, {DATABASE: "shop"})
+        present = [(DATABASE, table) for table in tables]
+        changes = TransformChanges.since(self._store, self._epoch, bound, present, SELECTION.selects)
+        assert changes is not None, "there is something to compare"
+        return bound, changes
 
     def items(self) -> list[GroupItem]:
         """Return what is in the outbox, without the ends of transactions."""
@@ -127,7 +149,7 @@ def test_the_first_and_the_last_transform_of_a_table_are_announced(starts: Start
 
 def test_without_transforms_before_and_now_nothing_is_compared(store: StateStore, epoch: Epoch) -> None:
     bound = GroupTransforms((), TypeMapping(), epoch, {DATABASE: "shop"})
-    assert TransformChanges.since(store, epoch, bound, [(DATABASE, ACCOUNT)]) is None
+    assert TransformChanges.since(store, epoch, bound, [(DATABASE, ACCOUNT)], SELECTION.selects) is None
     with store.reading() as transaction:
         recorded = transaction.get(TRANSFORMED)
     assert recorded is not None, "so that a first list is noticed"
@@ -181,3 +203,49 @@ def test_a_damaged_record_is_written_anew_and_announces_nothing(starts: Starts, 
     assert starts.announced() == []
     starts.target(HASHED).deliver(rows(304, ACCOUNT))
     assert starts.announced() == [("account", 303)]
+
+
+def test_in_a_divided_transaction_the_event_waits_for_the_next_one(starts: Starts) -> None:
+    starts.target(HASHED).deliver(part(1, 2))
+    second = starts.target(HASHED_OTHERWISE)
+    second.deliver(part(3, 4))
+    second.deliver(part(5, 6))
+    assert starts.announced() == []
+    second.deliver(rows(904, ACCOUNT))
+    assert starts.announced() == [("account", 903)]
+    items = [item for item in starts.items() if isinstance(item, ChangeBatch | SchemaEvent)]
+    delivered = [Delivered(OutboxSequence(number), item) for number, item in enumerate(items, 1)]
+    assert len(steps(delivered, Applied(OutboxSequence(0), position(8)))) == 3
+
+
+def test_a_stop_before_the_first_row_behind_an_event_confirms_no_earlier_position(starts: Starts) -> None:
+    starts.target(HASHED).deliver(part(1, 2))
+    _, changes = starts.changes(HASHED_OTHERWISE)
+    before = Pointer(position(800, 2), Lsn(792))
+    for following in (part(3, 4), rows(904, ACCOUNT)):
+        cut = StopSearch(StopWhen.before(lambda _table, _change: True)).first_part(
+            changes.announced(following), before, {}
+        )
+        assert cut is None or cut.last.position >= before.position
+
+
+def test_a_consumer_that_confirms_late_is_told_once_although_the_table_was_renamed_meanwhile(
+    starts: Starts, store: StateStore, epoch: Epoch
+) -> None:
+    masks = Mask("public.account.note", constant="-"), Mask("public.account.note", constant="+")
+    starts.target(masks[0]).deliver(rows(104, ACCOUNT))
+    _, changes = starts.changes(masks[1])
+    told = changes.announced(rows(208, ACCOUNT))
+    changes.announced(group(400, [schema_event(400, ACCOUNT, replace(ACCOUNT, name="client"))]))
+    with store.transaction(epoch) as transaction:
+        changes.record(transaction, [told])
+    starts.target(masks[1]).deliver(rows(304, ACCOUNT))
+    assert starts.announced() == []
+
+
+def test_a_table_that_is_renamed_into_the_selection_has_no_rows_of_another_form(starts: Starts) -> None:
+    starts.target(HASHED, tables=[ACCOUNT]).deliver(rows(104, ACCOUNT))
+    hidden = replace(PERSON, namespace="hidden")
+    starts.target(HASHED, tables=[ACCOUNT]).deliver(group(208, [schema_event(208, hidden, PERSON)]))
+    starts.target(HASHED).deliver(rows(304, PERSON))
+    assert starts.announced() == []

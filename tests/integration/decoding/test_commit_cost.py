@@ -23,7 +23,7 @@ SLEEPS_MAX = 0.5  # nearly 0: it waits for WAL alone, so a commit wakes it once
 @pytest.mark.skipif(not COMPILED, reason="interpreted kernels are Python")
 @pytest.mark.parametrize(
     ("load", "to_outbox", "calls_max"),
-    [(ONE_ROW, False, 190), (FOUR_TABLES, False, 205), (FOUR_TABLES, True, 430)],
+    [(ONE_ROW, False, 190), (FOUR_TABLES, False, 202), (FOUR_TABLES, True, 430)],
     ids=["one row", "four tables", "four tables to the outbox"],
 )
 def test_a_commit_on_its_own_is_received_decoded_and_delivered_by_one_thread_and_few_calls(

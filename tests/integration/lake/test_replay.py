@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, CrashingFeed, batch
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, Value, act
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.change import PartitionChange, PartitionEvent, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import Lsn, Oid, Xid
@@ -20,10 +21,12 @@ from tidemark.pipeline.lake.folders import table_app
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.report import OpenedLake
+from tidemark.pipeline.lake.table_properties import EXPIRED
 from tidemark.pipeline.replay.moment import LsnMoment, Moment, TimeMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused, TargetExists
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import FolderTarget
+from tidemark.pipeline.sinks import event_record
 from tidemark.pipeline.sinks.changelog import expire_rows
 from tidemark.pipeline.sinks.sinks import Lake
 
@@ -170,6 +173,52 @@ def test_a_moment_whose_rows_were_expired_is_refused_and_the_next_copy_makes_lat
     new_lake(tmp_path).apply(batch(table.delivered()[applied:]))
     assert "log_keep_days deleted rows" in refused_at(tmp_path, 1200)
     assert replayed(tmp_path, table.lsn, tmp_path / "to") == [{"id": 1, "note": "last", "big": None}]
+
+
+def test_events_of_deleted_rows_are_deleted_unless_a_later_replay_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows up to the third TRUNCATE are deleted; it is not described again, so it needs the description before it."""
+    monkeypatch.setattr(event_record, "COMPACT_EVERY", 1)
+    config = LakeConfig((LakeTableConfig("*.*", log_keep_days=1),))
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, config=config)
+    table = ScriptedTable(is_dated=True)
+    table.copy(1, [{1: 1, 2: "copied", 3: None}])
+    table.commit()
+    table.add_column("added", "constant")
+    for _ in range(3):
+        table.commit()
+        table.truncate()
+        table.commit()
+        table.insert({1: 5, 2: "e", 3: None, 4: "x"})
+    table.commit()
+    table.delete((5,))
+    moment = table.lsn
+    lake.apply(batch(table.delivered()))
+    folder, applied = lake.positions.tables[DATABASE, RELATION].folder, len(table.items)
+    before = recorded(tmp_path)
+    log = LakeTable(f"{tmp_path}/{folder}/log", table_app(CAPTURE, (DATABASE, RELATION), "log"))
+    third = [lsn for lsn, kind, _ in before if kind == "truncation"][-1]
+    log.record_property(EXPIRED, str(third - 1))
+    lake.refresh()
+    shown = replayed(tmp_path, moment, tmp_path / "shown")
+    table.commit()
+    table.truncate()
+    lake.apply(batch(table.delivered()[applied:]))
+    after = recorded(tmp_path)
+    gone = [each for each in before if each not in after]
+    described = [lsn for lsn, kind, is_described in before if kind != "copy" and is_described and lsn < third][-1]
+    assert gone == [each for each in before if each[1] != "copy" and each[0] < third and each[0] != described]
+    assert "truncation" in {kind for _, kind, _ in gone}
+    assert replayed(tmp_path, moment, tmp_path / "to") == shown
+    assert shown == [{"id": 5, "note": "e", "big": None, "added": "x"}]
+    assert "log_keep_days deleted rows" in refused_at(tmp_path, third - 100)
+
+
+def recorded(root: Path) -> list[tuple[int, str, bool]]:
+    """Return LSN and kind of all events, and whether they describe their version."""
+    rows = DeltaTable(str(root / "_events")).to_pyarrow_table().to_pylist()
+    return sorted((row["_commit_lsn"], row["kind"], row["columns"] is not None) for row in rows)
 
 
 def test_moments_after_a_partition_was_attached_or_the_table_was_dropped_are_refused(tmp_path: Path) -> None:

@@ -67,3 +67,33 @@ INSERT INTO toasted VALUES (93, 1, noise(10000, 93));
 UPDATE toasted SET small = 5 WHERE id = 92;
 \session b
 COMMIT;
+\session a
+-- Rows and chunks that a savepoint, an error or a TRUNCATE separates.
+CREATE TABLE pressed (id int PRIMARY KEY, p text, l text);
+-- with lz4
+ALTER TABLE pressed ALTER l SET COMPRESSION lz4;
+INSERT INTO pressed SELECT i, repeat(noise(300, i), 60), repeat(noise(400, i), 90) FROM generate_series(1, 12) i;
+BEGIN;
+INSERT INTO pressed VALUES (20, repeat(noise(3000, 1), 9), noise(9000, 2));
+SAVEPOINT a;
+INSERT INTO pressed VALUES (21, noise(9000, 3), repeat(noise(5000, 4), 3));
+UPDATE pressed SET l = noise(7000, 5) WHERE id = 20;
+ROLLBACK TO a;
+INSERT INTO pressed VALUES (21, noise(8000, 6), NULL);
+TRUNCATE pressed;
+INSERT INTO pressed SELECT i, noise(5000, i), repeat(noise(2500, i), 5) FROM generate_series(30, 40) i;
+SAVEPOINT b;
+TRUNCATE pressed;
+INSERT INTO pressed SELECT i, noise(5000, i), repeat(noise(2500, i), 5) FROM generate_series(50, 60) i;
+ROLLBACK TO b;
+ALTER TABLE pressed ADD COLUMN n text;
+INSERT INTO pressed VALUES (61, noise(4000, 7), NULL, noise(6000, 8));
+UPDATE pressed SET n = noise(3500, id) WHERE id < 36;
+COMMIT;
+BEGIN;
+TRUNCATE pressed;
+INSERT INTO pressed SELECT i, noise(5000, i) FROM generate_series(70, 80) i;
+ROLLBACK;
+DO $$ BEGIN EXECUTE (SELECT 'CREATE TABLE broad (t text, ' || string_agg('c' || i || ' bigint', ', ') || ')' FROM generate_series(1, 1100) i); END $$;
+-- The row is too big once its value is stored: the chunks have no row.
+DO $$ BEGIN FOR k IN 1..4 LOOP BEGIN EXECUTE 'INSERT INTO broad SELECT noise(6000, ' || k || ')' || (SELECT string_agg(', 1', '') FROM generate_series(1, 1100)); EXCEPTION WHEN program_limit_exceeded THEN INSERT INTO broad (t) VALUES (noise(5000, k)); END; INSERT INTO pressed VALUES (90 + k, noise(5000, k)) ON CONFLICT (id) DO UPDATE SET p = noise(4500, k); INSERT INTO pressed VALUES (90 + k, noise(5000, k)) ON CONFLICT (id) DO UPDATE SET p = noise(4500, k); END LOOP; END $$;

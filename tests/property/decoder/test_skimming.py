@@ -195,9 +195,13 @@ class Extraction:
         for xid, state in xids.items():
             self.extractor.set_xid_state(xid, state)
 
-    def all_of(self, block: RecordBlock) -> list[object]:
-        """Return everything that is extracted from a block, call by call; the records that end a call are skipped."""
-        tuples, arranged = bytearray(2 * len(block.linear)), bytearray(2 * len(block.linear))
+    def all_of(self, *blocks: RecordBlock) -> list[object]:
+        """Return everything that is extracted from blocks, call by call; the records that end a call are skipped."""
+        size = 3 * sum(len(block.linear) for block in blocks)
+        tuples, arranged = bytearray(size), bytearray(size)
+        return [each for block in blocks for each in self._all_of(block, tuples, arranged)]
+
+    def _all_of(self, block: RecordBlock, tuples: bytearray, arranged: bytearray) -> list[object]:
         columns = (block.lsns, block.ends, block.xids, block.rmgrs, block.infos, block.offsets, block.lengths)
         found: list[object] = []
         at = 0
@@ -216,6 +220,8 @@ class Extraction:
             if at % 5 == 4:
                 self.extractor.release(block.xids[at // 2])
             at += self.extractor.other_end == pending_rows.NONE
+        chunks = self.extractor.chunks
+        found += [chunks.carry(block.linear), chunks.left, chunks.carried_size, chunks.oldest_record]
         return found
 
     def _taken(self, tuples: bytearray) -> list[object]:
@@ -264,10 +270,12 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     steps: list[tuple[str, int]], files: set[int], data: st.DataObject
 ) -> None:
     raws = played(steps).raws
-    block = block_of(raws)
-    for at in data.draw(st.lists(st.integers(0, max(0, len(block.linear) - 1)), max_size=6)):
-        if block.linear:
-            block.linear[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(raws)))
+    blocks = block_of(raws[:cut]), block_of(raws[cut:])
+    for block in blocks:
+        for at in data.draw(st.lists(st.integers(0, max(0, len(block.linear) - 1)), max_size=3)):
+            if block.linear:
+                block.linear[at] = data.draw(st.integers(0, 255))
     some_states = st.integers(0, 2) | st.sampled_from([xid_states.SEES_OWN * 801, xid_states.SEES_OWN * 802])
     states = data.draw(st.dictionaries(st.integers(801, 830), some_states, max_size=20))
     own_keys = st.tuples(st.sampled_from([801, 802]), st.sampled_from([ACCOUNT, LEDGER, TOAST, HEAP]))
@@ -283,7 +291,7 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
             twin.extractor.chunks.set_layout(number, (8, -1), (8, 4))
         for (top, file), state in own_files.items():
             twin.files.set_own(top, 1663, DATABASE, file, state)
-    assert twins[0].all_of(block) == twins[1].all_of(block)
+    assert twins[0].all_of(*blocks) == twins[1].all_of(*blocks)
 
 
 @given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))

@@ -91,6 +91,18 @@ def inserted_out_of_line(rows: int) -> Wal:
     return stream
 
 
+def inserted_large(chunks: int) -> Wal:
+    """Return a transaction of three rows, each with a value of so many chunks."""
+    stream = new_wal(TOAST_TABLE)
+    for number in range(3):
+        for part in range(chunks):
+            stream.insert(XID, TOAST_TABLE.oid, packed_chunk(1000 + number, part, bytes(50)))
+        pointer = ExternalPointer(50 * chunks + 4, 50 * chunks, 0, Oid(1000 + number), TOAST_TABLE.oid)
+        stream.insert(XID, ACCOUNT, packed_row(number, external(pointer)))
+    stream.commit(XID)
+    return stream
+
+
 def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
     size = -(-len(stream.raws) // count)
     return [block_of(stream.raws[begin : begin + size]) for begin in range(0, len(stream.raws), size)]
@@ -128,6 +140,14 @@ def test_rows_with_chunks_cost_no_line_of_python_each() -> None:
         stream = inserted_out_of_line(rows)
         blocks = blocks_of(stream, 1)
         taken[rows] = lines_outside_kernels(partial(decode, blocks, stream))
+    assert taken[960] - taken[240] < STEPS_MORE, taken
+
+
+def test_a_value_in_several_blocks_costs_no_line_of_python_for_each_chunk() -> None:
+    taken = {}
+    for chunks in (240, 960):
+        blocks = [*blocks_of(inserted_large(3), 1), *blocks_of(inserted_large(chunks), 7)]
+        taken[chunks] = lines_outside_kernels(partial(decode, blocks))
     assert taken[960] - taken[240] < STEPS_MORE, taken
 
 

@@ -9,7 +9,7 @@ from tests.support.forged.forged_records import Wal, block_of, external, locator
 from tests.support.forged.groups import relation
 from tidemark.decode.datum.tuples import TupleLayout, deform
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions.committed_transaction import RowRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.decode.transactions.heap_changes import RowNotLogged
 from tidemark.model.change import BeforeKind
@@ -19,13 +19,14 @@ from tidemark.wal.record import BadRecord
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, heap, heap2
 
 ACCOUNT, TOAST = 16385, 16388
+MEMORY_BYTES = 32 << 20
 POINTER = ExternalPointer(3004, 3000, 0, Oid(77), Oid(TOAST))
 VALUE = bytes(1000) + b"b" * 1000 + b"c" * 1000
 
 
 def wal() -> Wal:
     toast = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
-    return Wal(relation(), toast)
+    return Wal(relation(), toast, memory_bytes=MEMORY_BYTES)
 
 
 def toast_value(stream: Wal, xid: int = 701, *, last: int = 3) -> None:
@@ -35,9 +36,13 @@ def toast_value(stream: Wal, xid: int = 701, *, last: int = 3) -> None:
 
 def notes(stream: Wal) -> list[object]:
     """Return the second column of the new rows of the first transaction."""
+    return notes_of(stream.committed[0])
+
+
+def notes_of(transaction: CommittedTransaction) -> list[object]:
     found: list[object] = []
     layout = TupleLayout.of(relation())
-    for item in stream.committed[0].items():
+    for item in transaction.items():
         assert isinstance(item, RowRun)
         for row in item.rows():
             assert row.new is not None
@@ -51,6 +56,36 @@ def test_a_toasted_value_is_put_together_from_the_chunks_before_its_row() -> Non
     stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
     stream.commit(701)
     assert notes(stream) == [VALUE]
+
+
+@pytest.mark.parametrize(("chunks", "size", "blocks"), [(30, 100, 7), (200, 10, 200), (2600, 4000, 9)])
+def test_a_value_is_whole_however_many_blocks_and_bytes_lie_between_its_chunks_and_its_row(
+    chunks: int, size: int, blocks: int
+) -> None:
+    """The first value teaches the loop the files; other transactions commit between the chunks of the second one."""
+    stream, contents = wal(), [bytes([number % 251]) * size for number in range(chunks)]
+    toast_value(stream)
+    stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
+    for number, content in enumerate(contents):
+        stream.insert(701, TOAST, packed_chunk(78, number, content))
+        if number % 20 == 1:
+            stream.insert(800 + number, ACCOUNT, packed_row(number))
+            stream.commit(800 + number)
+    pointer = ExternalPointer(chunks * size + 4, chunks * size, 0, Oid(78), Oid(TOAST))
+    stream.insert(701, ACCOUNT, packed_row(2, external(pointer)))
+    stream.commit(701)
+    decoder, step = wal().decoder, -(-len(stream.raws) // blocks)
+    cuts = range(0, len(stream.raws), step)
+    found: list[object] = []
+    for cut in cuts:
+        block = block_of(stream.raws[cut : cut + step])
+        found += decoder.decode_block(block)
+        if not block.is_kept:  # as framing does with the next records
+            block.linear[:] = bytes(len(block.linear))
+    *_, last = (each for each in found if isinstance(each, CommittedTransaction))
+    assert len(found) == len(range(1, chunks, 20)) + 1
+    assert notes_of(last) == [VALUE, b"".join(contents)]
+    assert (decoder.last_lsn, decoder.decoded_lsn) == stream.raws[-1][:2]
 
 
 def test_chunks_serve_one_row_and_a_later_pointer_is_an_unchanged_value() -> None:

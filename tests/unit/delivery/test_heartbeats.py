@@ -7,13 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.forged.groups import position
+from tests.support.forged.forged_records import Wal
+from tests.support.forged.groups import DATABASE, position, relation
 from tidemark import DebeziumJson
+from tidemark.decode.groups.group_builder import GroupBuilder
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.types.codec import Dialect
+from tidemark.engine.progress import Progress
+from tidemark.engine.ring import Ring
 from tidemark.model.change import ChangeGroup, LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.message_prefix import HEARTBEAT_PREFIX
-from tidemark.model.position import Pointer
+from tidemark.model.position import Pointer, Position
+from tidemark.runtime.capture.decoding import DecodeThread, WalReader
+from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.heartbeats import with_heartbeats
+from tidemark.runtime.capture.stream_lease import StreamLease
 
 pytestmark = pytest.mark.feature("U18")
 DATABASES = [Oid(5), Oid(16384)]
@@ -60,3 +69,68 @@ def test_each_is_a_message_of_its_database_with_the_time_and_a_heartbeat_for_deb
     ]
     assert json.loads(messages[0].content) == {"time_us": 1_700_000_000_000_001}
     assert DebeziumJson().event_records(messages[0], "app", 9_000_000) == [DebeziumJson().heartbeat(9_000_000)]
+
+
+class BuiltReader(WalReader):
+    """A reader of forged WAL of which nothing is selected."""
+
+    def __init__(self, wal: Wal) -> None:
+        self.cpu_s = 0.0
+        self.builder = GroupBuilder({DATABASE: Dialect()}, selects_message=lambda _: False)
+        self._wal = wal
+        self._added = 0
+
+    def add(self) -> None:
+        """Add the transactions since the last call."""
+        for transaction in self._wal.out[self._added :]:
+            assert isinstance(transaction, CommittedTransaction)
+            assert list(self.builder.add_transaction(transaction)) == []
+        self._added = len(self._wal.out)
+
+    @property
+    def is_collecting(self) -> bool:
+        return self.builder.byte_count > 0
+
+    @property
+    def last_record_lsn(self) -> Lsn:
+        return self._wal.decoder.last_lsn
+
+    def flush(self, *, also_empty: bool) -> ChangeGroup | None:
+        return self.builder.flush() if self.builder.byte_count or also_empty else None
+
+    def idle_group(self) -> ChangeGroup:
+        return idle(self.last_record_lsn)
+
+    def heartbeat_group(self, after: Position) -> ChangeGroup | None:
+        return with_heartbeats(self.idle_group(), after, [DATABASE], 7)
+
+    def repeat_databases(self, group: ChangeGroup) -> None:
+        del group
+
+
+def test_ends_of_transactions_without_changes_come_before_a_heartbeat_and_are_not_kept() -> None:
+    wal = Wal(relation())
+    reader, lease = BuiltReader(wal), StreamLease()
+    thread = DecodeThread(
+        Ring(1 << 20, Lsn(8192)),
+        lease,
+        reader,
+        GroupQueue(1 << 16, lease.woken),
+        delivered=position(8),
+        progress=Progress(),
+        idle_pointer_s=1000.0,
+        heartbeat_s=1e-9,
+    )
+    reached = position(8)
+    beats = 0
+    for xid in range(701, 721):
+        wal.message(b"other", b"x", xid=xid)
+        wal.commit(xid)
+        reader.add()
+        for _ in range(2):
+            group = thread._record_group(thread._idle_group() or reader.idle_group())  # noqa: SLF001 - without its thread
+            assert group.last.position > reached
+            reached = group.last.position
+            beats += len(group.items)
+        assert reader.builder.flush() is None
+    assert beats == 20

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pyarrow as pa
@@ -42,6 +43,19 @@ class Longer(Mask):
         self.more = more
 
 
+@dataclass
+class Described(Transform):
+    """A transform that is a dataclass."""
+
+    suffix: str
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def _bind(self, shape: TableShape) -> Bound | None:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -56,24 +70,25 @@ class Longer(Mask):
         (lambda: Own(tables="a.*"), lambda: Own(tables="b.*")),
         (lambda: Longer("a.b", more=1), lambda: Longer("a.b", more=2)),
         (lambda: Longer("a.b", more=1), lambda: Mask("a.b")),
+        (lambda: Described("a"), lambda: Described("b")),
     ],
 )
 def test_transforms_with_other_arguments_have_another_identity(
     first: Callable[[], Transform], second: Callable[[], Transform]
 ) -> None:
-    assert first().identity == first().identity != second().identity == second().identity
+    assert first().definition == first().definition != second().definition == second().definition
 
 
 def test_how_an_argument_is_given_does_not_count() -> None:
-    assert Filter("id > 1").identity == Filter(condition="id > 1").identity
-    assert Rename("public.a.b", "c").identity == Rename("public.a.b", to="c").identity
+    assert Filter("id > 1").definition == Filter(condition="id > 1").definition
+    assert Rename("public.a.b", "c").definition == Rename("public.a.b", to="c").definition
 
 
 def test_another_process_finds_the_same_identity() -> None:
-    made = "Mask('public.a.b', key=Secret(b'0123456789abcdef'), has_column='x').identity"
+    made = "Mask('public.a.b', key=Secret(b'0123456789abcdef'), has_column='x').definition"
     program = f"from tidemark import Mask, Secret; print({made})"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
-    assert found == Mask("public.a.b", key=KEY, has_column="x").identity
+    assert found == Mask("public.a.b", key=KEY, has_column="x").definition
 
 
 def test_arguments_of_any_kind_have_an_identity() -> None:

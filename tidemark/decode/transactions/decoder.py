@@ -174,13 +174,14 @@ class Decoder:
                 if self.is_halted:
                     return
                 index += 1
-        self._decode_held(block)
+        if not self._skimmer.carry(block):
+            self._decode_held(block)
         self._reach(block, index)
 
     def _decode_held(self, block: RecordBlock) -> None:
         """Process records that the skimmer could put off as long as no other record needed the decoder."""
-        for index in self._skimmer.take_held():
-            self.decode(block.record(index))
+        for record in self._skimmer.take_held(block):
+            self.decode(record)
 
     def _reach(self, block: RecordBlock, index: int) -> None:
         """Advance the LSNs over the records of `block` before `index`; at its end, also over those left out."""

@@ -1,7 +1,7 @@
 """The fast path from a block of records to row entries: no object for each ordinary record.
 
 Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has no TOASTed
-value to reassemble, except values whose chunks are in the same block (`held_chunks`). Any other record stops the loop,
+value to reassemble, except values whose chunks are held (`held_chunks`). Any other record stops the loop,
 and `Decoder.decode` processes it: the rules are defined there once, and this module has only their ordinary case. Two
 tables control the loop: the relation version of each file, and which xids are ordinary. A transaction that has changed
 a catalog sees versions of its own: only the files whose version it was told for that transaction are known.
@@ -162,7 +162,7 @@ class RowExtractor(XidStates):
         LSN of the caller's open transactions. `is_full` is set if the loop stopped for lack of space, `other_end` if it
         stopped after the commit of one of the caller's transactions.
         """
-        space = self.pending.tuple_count + len(linear)
+        space = self.pending.tuple_count + len(linear) + self.chunks.carried_size
         if len(tuples) < space or len(arranged_tuples) < space:
             return start
         self.linear = self.parts.linear = linear
@@ -388,9 +388,13 @@ class RowExtractor(XidStates):
         for at in range(self.speculative.count):
             if self.xids.get(self.speculative.xids[at]) == state:
                 return 1
+        last = 0
         for at in range(self.chunks.first, self.chunks.count):
-            if self.chunks.xids[at] != 0 and self.xids.get(self.chunks.xids[at]) == state:
-                return 1
+            xid = self.chunks.xids[at]
+            if xid not in (0, last):
+                last = xid
+                if self.xids.get(xid) == state:
+                    return 1
         return 0
 
     def process_confirm(self) -> int:

@@ -1,8 +1,9 @@
-"""Chunks of TOASTed values in the current block of records, until the row that owns them.
+"""Chunks of TOASTed values, until the row that owns them.
 
-A chunk is a range of the block's bytes here: the row that points to its value gets the value's bytes in place of the
-pointer, by the rules of `datum.toast`. `extract` does this for rows whose chunks are in the same block; what is left at
-the block's end, and what the loop cannot go on with, is processed by `Decoder.decode`, in place of the chunks' records.
+A chunk is a range of bytes here: the row that points to its value gets the value's bytes in place of the pointer, by
+the rules of `datum.toast`. The bytes are in the current block; at its end those that are left are *carried* on, in a
+buffer. What the loop cannot go on with, and what would be too much to carry, is processed by `Decoder.decode`, in place
+of the chunks' records.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
 """
@@ -25,7 +26,7 @@ except ImportError:
 if not cython.compiled:
     from tidemark.wal.byte_readers import read_u16, read_u32
 else:
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.libc.string import memcpy, memmove
     from cython.cimports.tidemark.wal.byte_readers import (  # type: ignore[no-redef] # the same ones
         read_u16,
         read_u32,
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
 
 CHUNK_COLUMNS = 6
 LAYOUT_INTEGERS_MAX = 1 << 20  # two for each column of each layout; above it all are forgotten
+CARRIED_BYTES_MAX = 8 << 20
 NONE = -1  # no chunk
 
 # Copies as C integers, which Python code does not see.
-CHUNKS_MAX = RECORDS_MAX
+BLOCK_RECORDS = RECORDS_MAX
+CHUNKS_MAX = 2 * RECORDS_MAX  # carried ones, and all of a block
+CARRIED_MAX = CARRIED_BYTES_MAX
 NO_CHUNK = NONE
 REFUSED = 0  # no row has this length
 TUPLE_HEADER_SIZE = heap.TUPLE_HEADER_BYTES
@@ -74,8 +78,12 @@ class HeldChunks:
         self.layouts = IntegerMap()  # from the number of a relation version plus 1 to its columns in `columns`
         self.columns = array("i", bytes(4 * 64))  # for each layout: how many columns; length and alignment of each
         self.column_count = 0
-        rows = [array("q", bytes(8 * RECORDS_MAX)) for _ in range(CHUNK_COLUMNS)]
-        self.xids, self.records, self.values, self.numbers, self.starts, self.sizes = rows  # xid 0: joined, forgotten
+        rows = [array("q", bytes(8 * CHUNKS_MAX)) for _ in range(CHUNK_COLUMNS)]
+        # xid 0: joined, forgotten. A record's number is `first_record` of its block plus its place there.
+        self.xids, self.records, self.values, self.numbers, self.starts, self.sizes = rows
+        self.first_record = self.oldest_record = 0  # the latter after `carry`
+        self.carried = bytearray(1)  # bytes of the first `carried_count` chunks
+        self.carried_count = self.carried_size = 0
         self.first = 0  # before it, none is left
         self.count = 0
         self.left = 0
@@ -104,8 +112,54 @@ class HeldChunks:
     def begin(self, linear: Buffer) -> int:
         """Begin with a block of records, or continue with it."""
         self.linear = linear
-        if len(self.joined) < len(linear):
-            self.joined = bytearray(len(linear))
+        if len(self.joined) < len(linear) + self.carried_size:
+            self.joined = bytearray(len(linear) + self.carried_size)
+        return 0
+
+    def carry(self, linear: Buffer) -> int:
+        """Keep the chunks that are left at the end of a block; return 0 if they are too many."""
+        size = 0
+        for at in range(self.first, self.count):
+            size += self.sizes[at] if self.xids[at] != 0 else 0
+        if size > CARRIED_MAX or self.left > BLOCK_RECORDS:
+            return 0
+        if len(self.carried) < size:
+            grown = bytearray(max(size, 2 * self.carried_size))
+            grown[: self.carried_size] = bytes(self.carried[: self.carried_size])
+            self.carried = grown
+        self.linear = linear
+        self.move()
+        self.linear = NO_BYTES
+        self.first_record = self.first_record + BLOCK_RECORDS if self.left > 0 else 0
+        return 1
+
+    def move(self) -> int:
+        """Move the chunks that are left to the beginning, and their bytes to the buffer."""
+        count = size = 0
+        for at in range(self.first, self.count):
+            if self.xids[at] == 0:
+                continue
+            begin = self.starts[at]
+            length = self.sizes[at]
+            if not cython.compiled:
+                source = self.carried if at < self.carried_count else self.linear
+                self.carried[size : size + length] = source[begin : begin + length]
+            elif length > 0 and at >= self.carried_count:
+                memcpy(cython.address(self.carried[size]), cython.address(self.linear[begin]), length)
+            elif length > 0 and begin != size:
+                memmove(cython.address(self.carried[size]), cython.address(self.carried[begin]), length)
+            self.xids[count] = self.xids[at]
+            self.records[count] = self.records[at]
+            self.values[count] = self.values[at]
+            self.numbers[count] = self.numbers[at]
+            self.starts[count] = size
+            self.sizes[count] = length
+            size += length
+            count += 1
+        self.oldest_record = self.records[0]
+        self.first = 0
+        self.count = self.carried_count = count
+        self.carried_size = size
         return 0
 
     def hold(self, xid: int, record: int, at: int, length: int) -> int:
@@ -128,7 +182,7 @@ class HeldChunks:
         if size < header or size > space or not self.is_next(xid, value, number):
             return 0
         self.xids[self.count] = xid
-        self.records[self.count] = record
+        self.records[self.count] = self.first_record + record
         self.values[self.count] = value
         self.numbers[self.count] = number
         self.starts[self.count] = begin + header
@@ -166,15 +220,16 @@ class HeldChunks:
     def advance(self) -> int:
         """Move the beginning of what is held to the first chunk that is left."""
         if self.left == 0:
-            self.first = self.count = 0
+            self.first = self.count = self.carried_count = self.carried_size = 0
         while self.first < self.count and self.xids[self.first] == 0:
             self.first += 1
         return 0
 
     def take(self) -> list[int]:
-        """Return the records of all chunks, in their order, and hold none."""
+        """Return the numbers of the records of all chunks, in their order, and hold none."""
         records = [self.records[at] for at in range(self.first, self.count) if self.xids[at] != 0]
-        self.first = self.count = self.left = 0
+        self.left = 0
+        self.advance()
         return records
 
     def find(self, xid: int, value: int) -> int:
@@ -264,7 +319,7 @@ class HeldChunks:
         for at in range(chunk, self.count):
             if self.xids[at] != xid or self.values[at] != value:
                 continue
-            if self.numbers[at] != number or self.sizes[at] > left or not self.put(self.starts[at], self.sizes[at]):
+            if self.numbers[at] != number or self.sizes[at] > left or not self.put_chunk(at):
                 return 0
             left -= self.sizes[at]
             number += 1
@@ -275,6 +330,22 @@ class HeldChunks:
                 break
         self.has_values = True
         return 1 if left == 0 else 0
+
+    def put_chunk(self, chunk: int) -> int:
+        """Append the bytes of a chunk; return 0 if there is no space for them."""
+        at = self.starts[chunk]
+        length = self.sizes[chunk]
+        if chunk >= self.carried_count:
+            return self.put(at, length)
+        if length > len(self.joined) - self.size:
+            return 0
+        if cython.compiled:
+            if length > 0:
+                memcpy(cython.address(self.joined[self.size]), cython.address(self.carried[at]), length)
+        else:
+            self.joined[self.size : self.size + length] = self.carried[at : at + length]
+        self.size += length
+        return 1
 
     def put(self, at: int, length: int) -> int:
         """Append bytes of the block; return 0 if there is no space for them."""

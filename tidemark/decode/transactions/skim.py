@@ -44,12 +44,14 @@ from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.decode.transactions.xid_states import KNOWN, NONE, ORDINARY, PASSED_OVER, SEES_OWN, UNKNOWN
 from tidemark.model.lsn import XID_MASK, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator
-from tidemark.wal.page import RecordBlock
+from tidemark.wal.page import RECORDS_MAX, RecordBlock
+from tidemark.wal.record import Record
 from tidemark.wal.versions import WalFormat
 
 FILES_MAX = 1 << 20  # known files; above it all are forgotten
 PENDING_ROWS_MAX = 8192  # of all pending transactions: each call moves them once
 PENDING_BYTES_MAX = 1 << 20
+BLOCKS_MAX = 64  # whose chunks are held: with more, a value waits for long, or its row is not coming
 
 
 def _columns(count: int, length: int) -> "list[array[int]]":
@@ -65,6 +67,7 @@ class Skimmer:
         self._file_count = 0  # known since the last `forget_files`, at most
         self._own_files: dict[Xid, dict[RelFileLocator, int]] = {}  # their values, by top-level transaction
         self._own_file_count = 0
+        self._carried: list[tuple[int, RecordBlock]] = []  # blocks with chunks that are held; numbers of their records
         self._layouts: set[int] = set()  # relation versions whose layout is known
         self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
         self._tuples, self._arranged_tuples = bytearray(), bytearray()
@@ -94,7 +97,7 @@ class Skimmer:
             self._begun = True
             for transaction in transactions:
                 self.set_aside(transaction)
-        self._make_space(len(block.linear))
+        self._make_space(len(block.linear) + self._extractor.chunks.carried_size)
         others_lsn, count = transactions.others_lsn, block.count
         extractor.next_xid = transactions.next_xid
         at: int = extractor.extract(
@@ -149,14 +152,32 @@ class Skimmer:
             row, byte, counted = stop, end, more[run]
         self._transactions.grew(row * ENTRY_BYTES + byte)
 
-    def take_held(self) -> list[int]:
-        """Return the records of the current block with rows that wait for a confirmation, or chunks for their row.
+    def take_held(self, block: RecordBlock) -> list[Record]:
+        """Return the records up to the current block with rows that wait for a confirmation, or chunks for their row.
 
         The caller processes them.
         """
-        records: list[int] = self._extractor.speculative.take()
-        chunks: list[int] = self._extractor.chunks.take()
-        return sorted(records + chunks) if records else chunks
+        chunks = self._extractor.chunks
+        here: int = chunks.first_record
+        rows: list[int] = self._extractor.speculative.take()
+        numbers: list[int] = sorted([*chunks.take(), *(here + row for row in rows)])
+        blocks = dict([*self._carried, (here, block)])
+        self._carried.clear()
+        return [blocks[number - number % RECORDS_MAX].record(number % RECORDS_MAX) for number in numbers]
+
+    def carry(self, block: RecordBlock) -> bool:
+        """Hold the chunks also after this block, whose last record was read; return whether this is possible."""
+        chunks = self._extractor.chunks
+        if chunks.left == 0:
+            self._carried.clear()
+        here: int = chunks.first_record
+        if self._extractor.speculative.count or len(self._carried) >= BLOCKS_MAX or not chunks.carry(block.linear):
+            return False
+        if chunks.left:
+            block.is_kept = True
+            oldest: int = chunks.oldest_record
+            self._carried = [each for each in (*self._carried, (here, block)) if each[0] + RECORDS_MAX > oldest]
+        return True
 
     def committed(self, timeline: TimelineId) -> CommittedRun | None:
         """Return the pending transactions that committed."""

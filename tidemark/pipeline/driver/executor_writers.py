@@ -3,9 +3,10 @@
 The executors read the values from the outbox server, and write into the lake: both must be reachable from them. They
 need the packages of the driver. Without executors the driver writes by itself, and reports it.
 
-A job has a deadline: an executor that hangs in a system call would otherwise stop the pipeline. After it the job is
-cancelled, the driver writes the run, and for the same time it gives the executors nothing: waiting takes at most half
-of the time. What a late executor still writes is in no commit (`sinks.executor_files`).
+A job has a deadline: an executor that hangs in a system call would otherwise stop the pipeline. A stop of the pipeline
+shortens it. After it the job is cancelled, the driver writes the run, and for as long as a job may take it gives the
+executors nothing: waiting takes at most half of the time. What a late executor still writes is in no commit
+(`sinks.executor_files`).
 """
 
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
+from threading import Event
 from uuid import uuid4
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -38,6 +40,7 @@ from tidemark.pipeline.storage.stores import open_lake
 
 TASK_BYTES = 16 << 20  # of values: one file of a log
 JOBS_AT_ONCE = 8  # each waits for the executors
+STOPPED_S = 30.0  # for a job while the pipeline stops: a quarter of TimeoutStopSec of its unit
 SKIPPED_MAX = 64  # runs of a log or replica that the driver writes without asking, after runs that had to be merged
 
 
@@ -117,11 +120,12 @@ class ExecutorWriters:
         self._costs = WriteCosts()
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, "tidemark-executors")
         self._spark: SparkSession | None = None
+        self._stop = Event()  # replaced by the caller's in `attach`
         self._paused_until_s = float("-inf")
 
-    def attach(self, spark: SparkSession) -> None:
-        """Use the executors of a session, which may come somewhat later."""
-        self._spark = spark
+    def attach(self, spark: SparkSession, stop: Event) -> None:
+        """Use the executors of a session, which may come somewhat later. `stop` is set once the pipeline stops."""
+        self._spark, self._stop = spark, stop
         self._executors.attach(spark)
 
     def are_there(self) -> bool:
@@ -224,7 +228,10 @@ class ExecutorWriters:
             try:
                 return job.result(POLL_S)
             except NotYet:
-                if self._clock.monotonic_s() >= deadline_s:
+                now_s = self._clock.monotonic_s()
+                if self._stop.is_set():
+                    deadline_s = min(deadline_s, now_s + STOPPED_S)
+                if now_s >= deadline_s:
                     spark.sparkContext.cancelJobGroup(group)
                     return None
                 if not self._executors.count() and self._executors.are_gone():

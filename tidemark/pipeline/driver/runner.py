@@ -109,7 +109,7 @@ class Pipeline:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
         self._stop = stop
         if self._writers is not None:
-            self._writers.attach(spark)
+            self._writers.attach(spark, stop)
         self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
         with self._landing.maintained():
             self._run_queries(spark, stop)

@@ -113,6 +113,8 @@ class ReplayedTable:
             return f"{moment} is before the first copy of it with recorded events, which shows the table at {seen}"
         if copies:
             return f"it was copied before events were recorded, which they are after {after}"
+        if self.log.expired:
+            return f"{self._deleted_rows}, and it has neither been copied completely nor emptied since"
         since = "" if after == BEFORE_ALL else f" after {after}"
         return f"the log has no complete copy of it{since}, and neither its creation nor a TRUNCATE"
 
@@ -153,13 +155,14 @@ class ReplayedTable:
                 hint="let the pipeline continue until a later transaction is in the lake, or choose an earlier moment",
             )
 
+    @property
+    def _deleted_rows(self) -> str:
+        return f"log_keep_days deleted rows of transactions up to {format_lsn(self.log.expired)}"
+
     def _check_expired(self, base: RecordedEvent) -> None:
         """Raise `ReplayRefused` if rows after `base` may have been deleted."""
         if base.position.commit_lsn <= self.log.expired:
-            raise ReplayRefused(
-                f"{self._name}: log_keep_days deleted rows of transactions up to {format_lsn(self.log.expired)}, and "
-                f"the replay would begin at {base.position}"
-            )
+            raise ReplayRefused(f"{self._name}: {self._deleted_rows}, and the replay would begin at {base.position}")
 
     def _check_breaks(self, base: RecordedEvent) -> None:
         """Raise `ReplayRefused` if the log has a break after `base`.

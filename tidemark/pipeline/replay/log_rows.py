@@ -16,8 +16,8 @@ from tidemark.model.change import Op
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.table_properties import EXPIRED
 from tidemark.pipeline.replay.refusal import reading
+from tidemark.pipeline.sinks.changelog import expired_lsn
 
 PART_BYTES = 64 << 20  # of a part's rows as they are stored
 PART_ROWS_MIN = 10_000
@@ -36,7 +36,7 @@ class LogRows:
         rows, size = (int(pc.sum(files.column(name)).as_py() or 0) for name in ("num_records", "size_bytes"))
         fitting = PART_BYTES * rows // size if size else rows_max
         self._part_rows = min(rows_max, max(PART_ROWS_MIN, fitting))
-        self.expired = Lsn(int(log.delta.metadata().configuration.get(EXPIRED, 0)))
+        self.expired = expired_lsn(log)
         self.schema = log.schema
 
     def first(self, after: Position, where: pc.Expression) -> Position | None:

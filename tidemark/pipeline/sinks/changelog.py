@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import CopyBoundary, Truncation
+from tidemark.model.lsn import Lsn
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.failpoints import Failpoint
@@ -122,6 +123,11 @@ class ChangeLog(Generic[LogTableT]):
         return pa.Table.from_pylist([truncation_meta(event, step.sequence)], schema=schema)
 
 
+def expired_lsn(table: LakeTable) -> Lsn:
+    """Return up to which commit LSN rows of a log may be deleted; 0: the log has all."""
+    return Lsn(int(table.delta.metadata().configuration.get(EXPIRED, 0)))
+
+
 def expire_rows(table: LakeTable, before_us: int) -> None:
     """Delete the rows whose transaction was committed before a time.
 
@@ -132,6 +138,5 @@ def expire_rows(table: LakeTable, before_us: int) -> None:
     lsns = [pc.max(batch.column(0)).as_py() for batch in table.scan(columns, expired) if batch.num_rows]
     if not lsns:
         return
-    known = int(table.delta.metadata().configuration.get(EXPIRED, 0))
-    table.record_property(EXPIRED, str(max(known, *lsns)))
+    table.record_property(EXPIRED, str(max(expired_lsn(table), *lsns)))
     table.delete(f"{quoted('_commit_time')} < {sql_time(before_us)}", table.applied)

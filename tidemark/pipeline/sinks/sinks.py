@@ -113,7 +113,13 @@ class Lake:
         if self.positions.events_after is None:
             self.positions.events_after = self.positions.applied.position
         self._events = EventRecord(
-            self.root, identity.capture, shapes, constants, dialects or {}, is_reduced=self._writes.is_reduced
+            self.root,
+            identity.capture,
+            shapes,
+            constants,
+            dialects or {},
+            is_reduced=self._writes.is_reduced,
+            expired_lsn=self._writes.expired_lsn,
         )
         self._keep_hours = keep_hours
         self._is_over = is_over

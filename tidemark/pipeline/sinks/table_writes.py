@@ -17,7 +17,7 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.state.accepted_breaks import log_key
 from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.commit_time import USECS_PER_DAY
-from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
@@ -34,7 +34,7 @@ from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
 from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
+from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows, expired_lsn
 from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.executor_files import FileWriters
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
@@ -257,6 +257,14 @@ class TableWrites:
         for delivered in items if columns is not None else ():
             columns = columns.after(delivered.item, applied_of(known)) if columns is not None else None
         return columns is not None and columns.reduced(relation) != relation
+
+    def expired_lsn(self, table: TableId) -> Lsn:
+        """Return up to which commit LSN rows of a table's log may be deleted; 0: the log has all."""
+        known = self._positions.tables.get(table)
+        if known is None or not self._config.settings_of(known.qualified_name).log_keep_days:
+            return INVALID_LSN
+        log = LakeTable(f"{self._root}/{known.folder}/{LOG}", table_app(self._capture, table, LOG))
+        return expired_lsn(log) if log.exists else INVALID_LSN
 
     def _name(self, table: TableId, items: Sequence[Delivered]) -> str:
         """Return the present name of a table; without items it is a known one."""

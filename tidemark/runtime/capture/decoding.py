@@ -133,8 +133,16 @@ class WalReader:
 
     def heartbeat_group(self, after: Position) -> ChangeGroup | None:
         """Return a group with heartbeats behind `after`; None while decoding has not reached it."""
-        wall_us = time.time_ns() // NSECS_PER_USEC
-        return with_heartbeats(self.idle_group(), after, sorted(self._mirrors.known()), wall_us)
+        wall_us, idle = time.time_ns() // NSECS_PER_USEC, self.idle_group()
+        group = with_heartbeats(idle, after, sorted(self._mirrors.known()), wall_us)
+        if group is None:
+            self.repeat_databases(idle)
+        return group
+
+    def repeat_databases(self, group: ChangeGroup) -> None:
+        """Add the databases of a group that is not delivered to the next one."""
+        if group.databases:
+            self._databases_reported = 0
 
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
         """Add the captured databases if they changed. They may be ahead of the group, never behind it."""
@@ -260,7 +268,7 @@ class DecodeThread:
         self._handed_s = self._changed_s = time.monotonic()
         self._heartbeat_s = heartbeat_s
         self._stopping = threading.Event()
-        self._is_within_slice = False
+        self._released_lsn = INVALID_LSN  # end of the last slice whose groups were all accepted
         self._groups = self._decoded()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
@@ -283,7 +291,7 @@ class DecodeThread:
     def has_more(self) -> bool:
         """Return whether WAL has arrived that is not decoded."""
         # NB: the reader counts a slice as read before its first group, and one commit can be very many groups.
-        return self._is_within_slice or self._progress.received_lsn > self.reader.read_lsn
+        return self._progress.received_lsn > self._released_lsn
 
     @property
     def is_collecting(self) -> bool:
@@ -344,7 +352,6 @@ class DecodeThread:
             while self.halted_at is None:
                 wal_slice = self._slices.peek()
                 if wal_slice is not None:
-                    self._is_within_slice = True
                     for group in self.reader.feed(wal_slice):
                         yield self._record_group(group)
                     if self.reader.is_halted:
@@ -378,11 +385,10 @@ class DecodeThread:
     def _release_slice(self, wal_slice: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""
         self._slices.release(len(wal_slice.data))
-        self._is_within_slice = False
+        end_lsn = self._released_lsn = wal_slice.end_lsn
         if self.reader.last_record_lsn:
             decoder = self.reader.decoder
             # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
-            end_lsn = wal_slice.end_lsn
             self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
 
     def _groups_before_invalid(self) -> "Iterator[ChangeGroup | _Pause]":
@@ -412,12 +418,22 @@ class DecodeThread:
             return None
         now_s = time.monotonic()
         if self._heartbeat_s and now_s - self._changed_s >= self._heartbeat_s and not self.reader.is_collecting:
-            return self.reader.heartbeat_group(self._handed)
+            # NB: the builder may know ends of transactions of which nothing is delivered: their positions come first.
+            ends = self.reader.flush(also_empty=True)
+            beat = self.reader.heartbeat_group(self._handed) if ends is None else self._moving(ends)
+            if beat is not None:
+                return beat
         if now_s - self._handed_s < self._idle_pointer_s:
             return None
         self._handed_s = now_s
-        group = self.reader.flush(also_empty=True) or self.reader.idle_group()
-        return group if group.last.position > self._handed else None
+        return self._moving(self.reader.flush(also_empty=True) or self.reader.idle_group())
+
+    def _moving(self, group: ChangeGroup) -> ChangeGroup | None:
+        """Return a group if it moves the position."""
+        if group.last.position > self._handed:
+            return group
+        self.reader.repeat_databases(group)
+        return None
 
     def _record_group(self, group: ChangeGroup) -> ChangeGroup:
         self._handed = group.last.position

@@ -73,7 +73,7 @@ class Target(Protocol):
         """Do the work due while there is nothing to deliver; return whether more is expected soon."""
 
     def drain(self, within_s: float) -> None:
-        """Finish what was accepted and is not confirmed. From another thread, before the stop."""
+        """Finish within a time what was accepted and is not confirmed. From any thread, before the stop."""
 
     def close(self) -> None:
         """Release everything."""

@@ -63,7 +63,8 @@ class GroupReader:
         if linger_s > SPACING_S:  # a busy stream: the other threads read and decode if this takes long
             time.sleep(min(linger_s, timeout_s))
         while True:
-            group = self._receive_inline(until_s) if self._enters() else self._receive_threaded(until_s)
+            is_inline = self._decoder is not None and self._lease.enter()
+            group = self._receive_inline(until_s) if is_inline else self._receive_threaded(until_s)
             if group is not None or self._queue.is_closed or time.monotonic() >= until_s:
                 return group
 
@@ -72,9 +73,6 @@ class GroupReader:
         linger_s = self._pacing.wait_s(time.monotonic())
         if linger_s > 0:
             time.sleep(min(linger_s, SPACING_S))
-
-    def _enters(self) -> bool:
-        return self._decoder is not None and self._lease.enter()
 
     def _receive_threaded(self, until_s: float) -> ChangeGroup | None:
         self._collect()

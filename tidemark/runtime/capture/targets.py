@@ -111,7 +111,8 @@ class TargetMaker:
         transforms = GroupTransforms(plugins.transforms, types, self.epoch, names)
         if plugins.transforms:
             transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
-        changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables())
+        selects = self.settings.selection.selects
+        changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables(), selects)
         records = (self._selected_tables(), *(() if changes is None else (changes,)))
         target, liveness = self._target(consumer, transforms, names, records)
         return (target if changes is None else AnnouncingTarget(target, changes)), liveness

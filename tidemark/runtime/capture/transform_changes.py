@@ -2,12 +2,13 @@
 
 A start may have another list of transforms, or a mask another key. The first group with a change of such a table then
 begins with a schema event of it, `SchemaEffect.TRANSFORMS`, before and after which the table has one version: what
-comes behind has another form than what came before. The event and the record in the state that it was delivered are in
+follows has another form than what came before. The event and the record in the state that it was delivered are in
 one transaction, or, for a custom consumer, in the one that stores its confirmation.
 
 A new table, and a table that is copied, have no rows of another form, so nothing is announced.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from tidemark.model.change import (
     SchemaEffect,
     SchemaEvent,
 )
-from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.delivery import CopyKeep, Target
@@ -37,22 +38,41 @@ from tidemark.wire.state.key import DamagePolicy
 from tidemark.wire.state.state_keys import TRANSFORMED
 from tidemark.wire.state.transformed_tables import TransformedTables
 
-IdentityOf = Callable[[Oid, Relation], str]  # of the transforms of a version of a table; it raises `BadTransform`
 NO_TRANSFORMS = ""
+PENDING_MAX = 4096  # events whose delivery is not recorded; for more, a table may be announced twice
+EventPlace = tuple[TableKey, Position]
 
 
 class TransformChanges:
     """The tables whose transforms changed before this start. `announced` and `record` may be called by two threads."""
 
-    def __init__(self, identity_of: IdentityOf, delivered_by: dict[TableKey, str]) -> None:
-        """`delivered_by`: the identities by which tables were delivered; none for a table without transforms."""
-        self._identity_of = identity_of
+    def __init__(
+        self,
+        transforms: GroupTransforms,
+        delivered_by: Mapping[TableKey, str],
+        *,
+        delivered_lsn: Lsn,
+        selects: Callable[[Relation], bool],
+    ) -> None:
+        """`delivered_by`: the identities by which tables were delivered; none for a table without transforms.
+
+        delivered_lsn: the commit LSN of the last delivered change. selects: whether a version is delivered.
+        """
+        self._transforms = transforms
         self._delivered_by = delivered_by
+        self._delivered_lsn = delivered_lsn
+        self._selects = selects
         self._current: dict[TableKey, str] = {}  # of the tables that came since the start
+        self._pending: OrderedDict[EventPlace, str] = OrderedDict()
 
     @classmethod
     def since(
-        cls, store: StateStore, epoch: Epoch, transforms: GroupTransforms, tables: Iterable[tuple[Oid, Relation]]
+        cls,
+        store: StateStore,
+        epoch: Epoch,
+        transforms: GroupTransforms,
+        tables: Iterable[tuple[Oid, Relation]],
+        selects: Callable[[Relation], bool],
     ) -> "TransformChanges | None":
         """Compare with the state; None if nothing was delivered by transforms, and there are none.
 
@@ -65,47 +85,89 @@ class TransformChanges:
             recorded = {key: identity for key, identity in present.items() if identity}
             with store.transaction(epoch) as transaction:
                 transaction.put(TRANSFORMED, _stored(recorded))
-        return cls(transforms.identity, recorded) if recorded or transforms.plans is not None else None
+        if not recorded and transforms.plans is None:
+            return None
+        start = store.marks().start
+        delivered_lsn = INVALID_LSN if start is None else start.position.commit_lsn
+        return cls(transforms, recorded, delivered_lsn=delivered_lsn, selects=selects)
 
     def announced(self, group: ChangeGroup) -> ChangeGroup:
-        """Return a group with an event for each of its tables whose transforms changed."""
-        changed: list[tuple[Oid, Relation]] = []
+        """Return a group of the stream with an event for each of its tables whose transforms changed.
+
+        A group that continues a transaction has no place for them: they come with the next one.
+        """
+        begins_transaction = group.first.commit_lsn > self._delivered_lsn
+        self._delivered_lsn = group.last.position.commit_lsn
+        changed = self._changed(group) if begins_transaction else []
+        events = [_event(group, number, *table) for number, table in enumerate(changed)]
+        for event, (database, relation) in zip(events, changed, strict=True):
+            self._note(event, self._identity(database, relation))
+        self.noted(group)
+        return replace(group, items=[*events, *group.items]) if events else group
+
+    def noted(self, group: ChangeGroup) -> None:
+        """Note the tables of a group that are new, changed by DDL, or copied from the beginning."""
+        self._transforms.learn(group)
         for item in group.items:
-            if isinstance(item, LogicalMessage):
-                continue
-            described = _described_before(item)
-            key = _key(item)
-            if described is not None and key not in self._current:
-                identity = self._identity(item.database, described)
-                self._current[key] = identity
-                if identity != self._delivered_by.get(key, NO_TRANSFORMS):
-                    changed.append((item.database, described))
             if isinstance(item, SchemaEvent | CopyBoundary):
                 relation = relation_of(item)
                 assert relation is not None, item
-                self._current[key] = self._identity(item.database, relation)
-        events = [_event(group, number, *table) for number, table in enumerate(changed)]
-        return replace(group, items=[*events, *group.items]) if events else group
+                if self._is_new(item) or _key(item) in self._current:
+                    self._current[_key(item)] = self._identity(item.database, relation)
+                    self._note(item, self._current[_key(item)])
 
     def record(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Record in an open transaction by which transforms the tables of groups are delivered from now on."""
-        found = {
-            _key(item): item for group in groups for item in group.items if isinstance(item, SchemaEvent | CopyBoundary)
-        }
-        if not found:
+        events = [item for group in groups for item in group.items if isinstance(item, SchemaEvent | CopyBoundary)]
+        if not events:
             return
-        before = _recorded(transaction) or {}
-        after = dict(before)
-        for key, item in found.items():
-            is_dropped = isinstance(item, SchemaEvent) and item.after is None
-            after[key] = NO_TRANSFORMS if is_dropped else self._current[key]
+        before = _recorded(transaction)
+        after = dict(self._delivered_by if before is None else before)
+        for event in events:
+            key = _key(event)
+            if isinstance(event, SchemaEvent) and event.after is None:
+                after.pop(key, None)
+                continue
+            identity = self._pending.get((key, event.position))
+            if identity is not None:  # else its table is announced later, or again
+                after[key] = identity
         after = {key: identity for key, identity in after.items() if identity}
         if after != before:
             transaction.put(TRANSFORMED, _stored(after))
 
+    def _changed(self, group: ChangeGroup) -> Sequence[tuple[Oid, Relation]]:
+        """Return the tables with rows of another form, as they are before the group."""
+        self._transforms.learn(group)
+        changed: list[tuple[Oid, Relation]] = []
+        new: set[TableKey] = set()
+        for item in group.items:
+            if isinstance(item, LogicalMessage):
+                continue
+            key, described = _key(item), _described_before(item)
+            if self._is_new(item):
+                new.add(key)
+            if described is None or key in new or key in self._current:
+                continue
+            self._current[key] = self._identity(item.database, described)
+            if self._current[key] != self._delivered_by.get(key, NO_TRANSFORMS):
+                changed.append((item.database, described))
+        return changed
+
+    def _is_new(self, item: GroupItem) -> bool:
+        """Return whether the table of an item has no rows from before that were delivered."""
+        if isinstance(item, SchemaEvent):
+            return item.before is None or not self._selects(item.before)
+        return isinstance(item, CopyBoundary)
+
+    def _note(self, event: SchemaEvent | CopyBoundary, identity: str) -> None:
+        """Keep the identity from an event on until its delivery is recorded: another event may follow before."""
+        self._pending[_key(event), event.position] = identity
+        if len(self._pending) > PENDING_MAX:
+            self._pending.popitem(last=False)
+
     def _identity(self, database: Oid, relation: Relation) -> str:
         try:
-            return self._identity_of(database, relation)
+            return self._transforms.identity(database, relation)
         except BadTransform:  # of a former version: the list was corrected for the one that follows
             return NO_TRANSFORMS
 
@@ -128,8 +190,9 @@ class AnnouncingTarget:
         self._target.deliver(self._changes.announced(group))
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
-        """Deliver a group of a first copy, of whose table nothing needs to be announced."""
-        self._target.deliver_copied(self._changes.announced(group), progress)
+        """Deliver a group of a first copy: its table has rows of one form."""
+        self._changes.noted(group)
+        self._target.deliver_copied(group, progress)
 
 
 def _key(item: ChangeBatch | GroupEvent) -> TableKey:
@@ -147,10 +210,7 @@ def _described_before(item: GroupItem) -> Relation | None:
 
 
 def _event(group: ChangeGroup, number: int, database: Oid, relation: Relation) -> SchemaEvent:
-    """Return the event of a table, at a position before all changes of the group: records begin at multiples of 8.
-
-    Of a transaction that was delivered in part before the start, it stands before the whole.
-    """
+    """Return the event of a table, at a position before all changes of the group: records begin at multiples of 8."""
     position = Position(group.first.timeline, Lsn(group.first.commit_lsn - 1), number)
     return SchemaEvent(
         position=position,

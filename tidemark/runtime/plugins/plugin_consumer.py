@@ -14,7 +14,7 @@ from tidemark.model.position import Epoch, Partition, Pointer, Position
 from tidemark.runtime.plugins.consumer import Consumer, DeliveredItem, Delivery
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
-from tidemark.runtime.plugins.transaction_boundaries import with_boundaries
+from tidemark.runtime.plugins.transaction_boundaries import TransactionBoundaries
 from tidemark.serializers.serializer import Serializer
 from tidemark.wire.state.event_logs import Loss, Rewind
 
@@ -54,6 +54,7 @@ class PluginConsumer:
         self._retries = retries
         self._position: Position | None = None  # of the last group that was drawn, or of the start
         self._pending: _DrawnGroup | None = None
+        self._boundaries = TransactionBoundaries()
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         """Assign the capture to the plug-in."""
@@ -83,7 +84,7 @@ class PluginConsumer:
             return self._answered(self._deliver((), self._last_position))
         if self._pending is None or self._pending.group is not group:
             self._transforms.learn(group)
-            items = tuple(part for item in with_boundaries(group) for part in self._parts(item))
+            items = tuple(part for item in self._boundaries.around(group) for part in self._parts(item))
             moves = group.last.position != self._position
             self._pending = _DrawnGroup(group, CallParts(items), moves)
             self._position = group.last.position

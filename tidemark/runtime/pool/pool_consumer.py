@@ -34,7 +34,7 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
-from tidemark.runtime.plugins.transaction_boundaries import with_boundaries
+from tidemark.runtime.plugins.transaction_boundaries import TransactionBoundaries
 from tidemark.runtime.pool.handler_pool import PartPool
 from tidemark.runtime.pool.keys import NO_LANE, lanes_of, sections_of
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange
@@ -107,6 +107,7 @@ class PoolConsumer:
         self._epoch: Epoch | None = None
         self._pending: deque[_PendingGroup] = deque()
         self._pending_bytes = 0
+        self._boundaries = TransactionBoundaries()
         self._submitted_units = self._confirmed_units = 0
         self._submitted_changes = self._confirmed_changes = 0
         self._numbers = count()
@@ -228,7 +229,8 @@ class PoolConsumer:
         delivered = self._first_part(group)
         if delivered is None:
             return False
-        parts = [part for item in with_boundaries(delivered) for part in self._parts(item)]
+        items = self._boundaries.around(delivered) if self._takes_events else delivered.items
+        parts = [part for item in items for part in self._parts(item)]
         if not self._pool.submit(parts, group.byte_count):
             return False
         self._submitted_units += 1
