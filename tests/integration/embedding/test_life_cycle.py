@@ -15,6 +15,7 @@ from tidemark.embedding.start_deadline import StartDeadline
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.runtime.capture.capture import Capture
 
 SOURCE_THREADS = {"network", "application", "decode"}
 NODE_AWAY = "postgresql://cdc@127.0.0.1:1/shop"
@@ -115,8 +116,11 @@ def test_a_stop_ends_the_pool_then_stores_the_position_then_ends_the_source_and_
 
 @pytest.mark.feature("A31")
 def test_a_start_that_fails_stops_in_the_same_order_what_it_opened(
-    cluster: Cluster, database: str, state: Path
+    cluster: Cluster, database: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(_capture: Capture) -> None:
+        raise RuntimeError("can't start new thread")
+
     seen: list[StopStep] = []
     with leaves_nothing(cluster):
         away = Engine(NODE_AWAY, state=state, handler=Collecting(), on_stop_step=seen.append)
@@ -130,6 +134,12 @@ def test_a_start_that_fails_stops_in_the_same_order_what_it_opened(
         )
         with pytest.raises(tidemark.BadTransform):
             unfit.start()
+        assert seen == [StopStep.STATE]
+        seen.clear()
+        monkeypatch.setattr(Capture, "start", refuse)
+        crowded = Engine(cluster.dsn(database), state=state, handler=Collecting(), on_stop_step=seen.append)
+        with pytest.raises(RuntimeError, match="new thread"):
+            crowded.start()
         assert seen == list(StopStep)
 
 
