@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date, time, timedelta
 from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from re import Pattern
 
 import pyarrow as pa
 
 from tidemark.model.secret import Secret
 
 CHARACTERS = 16
-_SHOWN = (bytes, Decimal, date, time, timedelta, pa.DataType, pa.Scalar)  # whose text tells them apart
+_SHOWN = (bytes, Decimal, date, time, timedelta, Enum, Pattern, PurePath, pa.DataType, pa.Scalar)  # by their text
 
 
 def identity_of(kind: type, arguments: Mapping[str, object]) -> str:

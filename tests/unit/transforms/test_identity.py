@@ -1,16 +1,18 @@
 """The identity of a transform: equal in each process for equal arguments, and of no secret's text."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.support.forged.groups import COLUMNS, relation
-from tidemark import Cast, Drop, Filter, Mask, OnBatch, OnRow, Rename, Secret, Transform
+from tidemark import Cast, Drop, Filter, Mask, OnBatch, OnRow, Order, Rename, Secret, Transform
 from tidemark.engine.batch import Change
 from tidemark.transforms.identity import identity_of
 from tidemark.transforms.plan import TransformPlans
@@ -100,6 +102,9 @@ def test_arguments_of_any_kind_have_an_identity() -> None:
     assert of({(1, 2): 3}) == of({(1, 2): 3})
     assert of(object()) == of(object())
     assert of(b"ab") != of(b"ac")
+    assert of(Path("a")) != of(Path("b"))
+    assert of(re.compile("a")) != of(re.compile("b"))
+    assert of(Order.TOTAL) != of(Order.NONE)
 
 
 def test_the_identity_of_a_plan_is_that_of_the_transforms_that_match_the_table() -> None:
