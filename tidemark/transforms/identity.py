@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from pathlib import PurePath
 from re import Pattern
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow as pa
 from tidemark.model.secret import Secret
 
 CHARACTERS = 16
-_SHOWN = (bytes, Decimal, date, time, timedelta, Enum, Pattern, PurePath, pa.DataType, pa.Scalar)  # by their text
+_SHOWN = (bytes, Decimal, date, time, timedelta, Enum, Pattern, pa.DataType, pa.Scalar)  # by their text
 
 
 def identity_of(kind: type, arguments: Mapping[str, object]) -> str:
@@ -45,7 +44,7 @@ def _described(value: object) -> object:
     """Return a value that JSON has, for one that it does not. NB: a secret is described by its hash."""
     if isinstance(value, Secret):
         return ["secret", value.digest]
-    if isinstance(value, _SHOWN):
+    if isinstance(value, _SHOWN) or hasattr(value, "__fspath__"):  # the latter: a path
         return [_path(type(value)), str(value)]
     if isinstance(value, AbstractSet):
         return sorted(json.dumps(each, default=_described) for each in value)
