@@ -7,6 +7,6 @@ LOSS_PREFIX = "tidemark.loss"
 REWIND_PREFIX = "tidemark.rewind"
 """Prefix of messages about delivered changes of a dead branch."""
 HEARTBEAT_PREFIX = "tidemark.heartbeat"
-"""Prefix of messages that show, while nothing else is delivered, that the stream is alive (U18)."""
+"""Prefix of messages that show, while nothing else is delivered, that the capture runs (U18)."""
 CAPTURE_PREFIXES = frozenset({LOSS_PREFIX, REWIND_PREFIX, HEARTBEAT_PREFIX})
 """Prefixes of messages that only the capture creates: in WAL they are ignored, since any role may write them."""

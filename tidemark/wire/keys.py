@@ -69,3 +69,14 @@ def parse_slot(scope: Scope, key: bytes) -> tuple[Sequence, int] | None:
         return None
     sequence, chunk = _SLOT.unpack_from(key, len(prefix))
     return Sequence(sequence), chunk
+
+
+def table_text(database: Oid, relation: Oid) -> str:
+    """Return how keys and values of the state name a table: `DATABASE/RELATION`."""
+    return f"{database}/{relation}"
+
+
+def parse_table(text: str) -> tuple[Oid, Oid]:
+    """Return the database and the relation of what `table_text` returned."""
+    database, _, relation = text.partition("/")
+    return Oid(int(database)), Oid(int(relation))

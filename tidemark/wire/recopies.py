@@ -6,6 +6,7 @@ from enum import Enum
 
 from tidemark.model.lsn import Lsn, Oid, format_lsn, parse_lsn
 from tidemark.wire.control import BadRequest, Json
+from tidemark.wire.keys import parse_table, table_text
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopies, Recopy
 
 REFUSED_HINT = "raise copy.spool_bytes, restart the sidecar, then run cdcctl table recopy TABLE, or exclude the table"
@@ -51,16 +52,12 @@ def step_of(request: Recopy, copy: CopyProgress | None) -> RecopyStep:
 
 def recopies_by_table(requests: Recopies) -> dict[TableKey, Recopy]:
     """Return the requests by their tables' OIDs."""
-    found: dict[TableKey, Recopy] = {}
-    for name, request in requests.tables.items():
-        database, _, relation = name.partition("/")
-        found[Oid(int(database)), Oid(int(relation))] = request
-    return found
+    return {parse_table(name): request for name, request in requests.tables.items()}
 
 
 def recopies_of(requests: Mapping[TableKey, Recopy]) -> Recopies:
     """Return the requests in the state's form."""
-    return Recopies({f"{database}/{relation}": request for (database, relation), request in requests.items()})
+    return Recopies({table_text(*key): request for key, request in requests.items()})
 
 
 def encode_request(requested: Iterable[RequestedTable], after_lsn: Lsn) -> dict[str, Json]:

@@ -34,9 +34,9 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.steps import Delivered, steps
 from tidemark.runtime.capture.delivery import OutboxTarget
-from tidemark.runtime.capture.transform_changes import AnnouncingTarget, TransformChanges
-from tidemark.runtime.capture.transformed_target import TransformedTarget
+from tidemark.runtime.capture.mapped_target import MappedTarget
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.wire.keys import named
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 from tidemark.wire.state.state_keys import TRANSFORMED
@@ -65,7 +65,7 @@ class Starts:
         self._store = store
         self._epoch = epoch
 
-    def target(self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON)) -> AnnouncingTarget:
+    def target(self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON)) -> MappedTarget:
         """Return the target of a start, with tables in its catalogs."""
         bound, changes = self.changes(*transforms, tables=tables)
         outbox = OutboxTarget(
@@ -78,7 +78,8 @@ class Starts:
             log=get_log("test"),
             stopping=threading.Event(),
         )
-        return AnnouncingTarget(TransformedTarget(outbox, bound), changes)
+        transformed = MappedTarget(outbox, streamed=bound.apply, copied=bound.apply)
+        return MappedTarget(transformed, streamed=changes.announced, copied=changes.noted)
 
     def changes(
         self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON)

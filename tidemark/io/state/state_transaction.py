@@ -30,7 +30,7 @@ from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import KnownDatabase, Relation
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.keys import Scope, named, numbered
+from tidemark.wire.keys import Scope, named, numbered, parse_table, table_text
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopies
 from tidemark.wire.state.event_logs import Loss, LossLog, Rewind, RewindLog, Switch, SwitchLog
@@ -361,26 +361,26 @@ class StateTransaction:
 
     def copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
         """Return the first copies by database and relation."""
-        return {_table_key(name): COPY.decode(stored) for name, stored in self._named("copies")}
+        return {parse_table(name): COPY.decode(stored) for name, stored in self._named("copies")}
 
     def refused_copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
         """Return the refused copies; other values are not parsed, since each scrape of the metrics reads this."""
-        found = {_table_key(name): COPY.decode(stored) for name, stored in self._named("copies") if _REFUSED in stored}
+        found = {parse_table(name): COPY.decode(stored) for name, stored in self._named("copies") if _REFUSED in stored}
         return {key: copy for key, copy in found.items() if copy.phase is CopyPhase.REFUSED}
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
         """Return the first copy of one table, None if there is none."""
-        key = named(self._scope, f"{database}/{relation}")
+        key = named(self._scope, table_text(database, relation))
         stored = self._transaction.get(key, db=self._environment.database("copies"))
         return None if stored is None else COPY.decode(stored)
 
     def put_copy(self, database: Oid, relation: Oid, progress: CopyProgress) -> None:
         """Store the progress of a table's first copy."""
-        self._replace(self._environment.database("copies"), f"{database}/{relation}", COPY, progress)
+        self._replace(self._environment.database("copies"), table_text(database, relation), COPY, progress)
 
     def drop_copy(self, database: Oid, relation: Oid) -> None:
         """Remove the first copy of a table that no longer exists."""
-        key = named(self._scope, f"{database}/{relation}")
+        key = named(self._scope, table_text(database, relation))
         self._transaction.delete(key, db=self._environment.database("copies"))
 
     def recopies(self) -> Recopies:
@@ -521,8 +521,3 @@ class StateTransaction:
 
     def _named(self, database: str) -> Iterator[tuple[str, bytes]]:
         return ((key.decode(), value) for key, value in self.stored(database))
-
-
-def _table_key(name: str) -> tuple[Oid, Oid]:
-    database, _, relation = name.partition("/")
-    return Oid(int(database)), Oid(int(relation))

@@ -22,8 +22,7 @@ from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.capture.delivery import GroupRecord, OutboxTarget, Target
 from tidemark.runtime.capture.following import FollowTarget, QueryDeliverer
 from tidemark.runtime.capture.liveness import Liveness
-from tidemark.runtime.capture.transform_changes import AnnouncingTarget, TransformChanges
-from tidemark.runtime.capture.transformed_target import TransformedTarget
+from tidemark.runtime.capture.mapped_target import MappedTarget
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
@@ -31,6 +30,7 @@ from tidemark.runtime.plugins.handler import AnyHandler
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.plugins.plugins import Plugins, built_in
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.runtime.pool.handler_consumer import HandlerConsumer, PoolSettings
 from tidemark.runtime.pool.worker_template import WorkerTemplate
 
@@ -115,7 +115,9 @@ class TargetMaker:
         changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables(), selects)
         records = (self._selected_tables(), *(() if changes is None else (changes,)))
         target, liveness = self._target(consumer, transforms, names, records)
-        return (target if changes is None else AnnouncingTarget(target, changes)), liveness
+        if changes is not None:
+            target = MappedTarget(target, streamed=changes.announced, copied=changes.noted)
+        return target, liveness
 
     def _target(
         self,
@@ -139,12 +141,15 @@ class TargetMaker:
                 retries=ParkedRetries(self.context, self.epoch),
             )
             return self._own(own, records)
+        target: Target
         target, liveness = (
             (self._outbox(records), None)
             if self.settings.fills_outbox
             else self._own(_built_in(self.settings.deliver, names), records)
         )
-        return TransformedTarget(target, transforms) if plugins.transforms else target, liveness
+        if plugins.transforms:
+            target = MappedTarget(target, streamed=transforms.apply, copied=transforms.apply)
+        return target, liveness
 
     def _pool(self, handler: AnyHandler, transforms: GroupTransforms, names: Mapping[Oid, str]) -> HandlerConsumer:
         settings = self.settings

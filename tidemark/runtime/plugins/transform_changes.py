@@ -28,11 +28,11 @@ from tidemark.model.change import (
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Relation
-from tidemark.runtime.capture.delivery import CopyKeep, Target
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.transforms.transform import BadTransform
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.items import relation_of
+from tidemark.wire.keys import parse_table, table_text
 from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.key import DamagePolicy
 from tidemark.wire.state.state_keys import TRANSFORMED
@@ -100,13 +100,13 @@ class TransformChanges:
         self._delivered_lsn = group.last.position.commit_lsn
         changed = self._changed(group) if begins_transaction else []
         events = [_event(group, number, *table) for number, table in enumerate(changed)]
-        for event, (database, relation) in zip(events, changed, strict=True):
-            self._note(event, self._identity(database, relation))
+        for event in events:
+            self._note(event, self._current[_key(event)])
         self.noted(group)
         return replace(group, items=[*events, *group.items]) if events else group
 
-    def noted(self, group: ChangeGroup) -> None:
-        """Note the tables of a group that are new, changed by DDL, or copied from the beginning."""
+    def noted(self, group: ChangeGroup) -> ChangeGroup:
+        """Note the tables of a group that are new, changed by DDL, or copied from the beginning; return the group."""
         self._transforms.learn(group)
         for item in group.items:
             if isinstance(item, SchemaEvent | CopyBoundary):
@@ -115,6 +115,7 @@ class TransformChanges:
                 if self._is_new(item) or _key(item) in self._current:
                     self._current[_key(item)] = self._identity(item.database, relation)
                     self._note(item, self._current[_key(item)])
+        return group
 
     def record(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Record in an open transaction by which transforms the tables of groups are delivered from now on."""
@@ -172,29 +173,6 @@ class TransformChanges:
             return NO_TRANSFORMS
 
 
-class AnnouncingTarget:
-    """Implements `Target` of `tidemark.runtime.capture.delivery` in front of another one."""
-
-    def __init__(self, target: Target, changes: TransformChanges) -> None:
-        self.counts = target.counts
-        self.begin = target.begin
-        self.idle = target.idle
-        self.drain = target.drain
-        self.close = target.close
-        self.abandon = target.abandon
-        self._target = target
-        self._changes = changes
-
-    def deliver(self, group: ChangeGroup) -> None:
-        """Deliver a group with the events that it needs."""
-        self._target.deliver(self._changes.announced(group))
-
-    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
-        """Deliver a group of a first copy: its table has rows of one form."""
-        self._changes.noted(group)
-        self._target.deliver_copied(group, progress)
-
-
 def _key(item: ChangeBatch | GroupEvent) -> TableKey:
     relation = relation_of(item)
     assert relation is not None, item
@@ -233,12 +211,8 @@ def _recorded(transaction: StateTransaction) -> dict[TableKey, str] | None:
         return None
     if stored is None:
         return None
-    found: dict[TableKey, str] = {}
-    for name, identity in stored.identities.items():
-        database, relation = name.split("/")
-        found[Oid(int(database)), Oid(int(relation))] = identity
-    return found
+    return {parse_table(name): identity for name, identity in stored.identities.items()}
 
 
 def _stored(identities: Mapping[TableKey, str]) -> TransformedTables:
-    return TransformedTables({f"{database}/{relation}": each for (database, relation), each in identities.items()})
+    return TransformedTables({table_text(*key): identity for key, identity in identities.items()})
