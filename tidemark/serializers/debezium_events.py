@@ -7,7 +7,7 @@ transactions `.transaction`; heartbeats have `__debezium-heartbeat.` before the 
 import json
 from collections.abc import Iterator
 
-from tidemark.decode.render.bounds import BEGIN, END
+from tidemark.decode.render.bounds import BEGIN, END, dumped
 from tidemark.decode.render.debezium import DebeziumBounds, DebeziumLines
 from tidemark.decode.render.debezium_schemas import (
     HEARTBEAT_KEY,
@@ -17,8 +17,7 @@ from tidemark.decode.render.debezium_schemas import (
     TRANSACTION_KEY,
     TRANSACTION_VALUE,
     Schema,
-    envelope_schema,
-    row_schema,
+    table_envelope,
 )
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
@@ -62,9 +61,8 @@ class DebeziumEvents:
 
     def _envelope(self, event: Truncation) -> Schema:
         relation = event.relation
-        prefix = f"{self._name}.{relation.namespace}.{relation.name}"
-        row = row_schema(relation, arrow_struct(relation.live_columns, _DIALECT), f"{prefix}.Value")
-        return envelope_schema(row, f"{prefix}.Envelope")
+        rows = arrow_struct(relation.live_columns, _DIALECT)
+        return table_envelope(relation, rows, f"{self._name}.{relation.namespace}.{relation.name}")
 
     def _record(self, key: bytes | None, value: bytes, key_schema: Schema, value_schema: Schema) -> SerializedRecord:
         value = value.rstrip(b"\n")
@@ -80,4 +78,4 @@ def schema_head(schema: Schema) -> bytes:
 
 
 def _text(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return dumped(value).encode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemark.decode.render.debezium import DebeziumLines
-from tidemark.decode.render.debezium_schemas import envelope_schema, key_schema, row_schema
+from tidemark.decode.render.debezium_schemas import key_schema, table_envelope
 from tidemark.decode.render.flat_json import flat_lines
 from tidemark.decode.render.placed_lines import Lines, LineWriter
 from tidemark.decode.render.row_keys import key_lines
@@ -114,7 +114,7 @@ class DebeziumJson(_JsonRecords):
         relation, rows, latest = shown.relation, shown.rows.schema.field(AFTER).type, self._latest
         if latest is None or latest[0] != relation or latest[1] != rows:  # NB: other threads may replace it meanwhile
             prefix = f"{self._name}.{relation.namespace}.{relation.name}"
-            envelope = envelope_schema(row_schema(relation, rows, f"{prefix}.Value"), f"{prefix}.Envelope")
+            envelope = table_envelope(relation, rows, prefix)
             key = key_schema(relation, rows, f"{prefix}.Key")
             self._latest = latest = relation, rows, (schema_head(key), schema_head(envelope))
         return latest[2]

@@ -29,7 +29,7 @@ JSON, XML, UUID, JSONB = 114, 142, 2950, 3802
 _IsArrow = Callable[[pa.DataType], bool]
 
 
-def row_schema(relation: Relation, rows: pa.StructType, name: str) -> Schema:
+def _row_schema(relation: Relation, rows: pa.StructType, name: str) -> Schema:
     """Return the schema of `before` and `after`; `rows`: the Arrow type of one of them."""
     return _struct([_field(one, column_schema(column, of)) for one, column, of in _columns(relation, rows)], name)
 
@@ -41,7 +41,7 @@ def key_schema(relation: Relation, rows: pa.StructType, name: str) -> Schema:
     return {**_struct(fields, name), "optional": False}
 
 
-def envelope_schema(row: Schema, name: str) -> Schema:
+def _envelope_schema(row: Schema, name: str) -> Schema:
     """Return the schema of the whole value of a record."""
     fields = [
         _field("before", row),
@@ -52,6 +52,11 @@ def envelope_schema(row: Schema, name: str) -> Schema:
         *(_field(time, INT64) for time in ("ts_ms", "ts_us", "ts_ns")),
     ]
     return {**_struct(fields, name, version=2), "optional": False}
+
+
+def table_envelope(relation: Relation, rows: pa.StructType, prefix: str) -> Schema:
+    """Return the schema of the whole value of a table's records; `prefix`: of the names of schemas."""
+    return _envelope_schema(_row_schema(relation, rows, f"{prefix}.Value"), f"{prefix}.Envelope")
 
 
 def column_schema(column: Column, arrow: pa.DataType) -> Schema:
