@@ -11,18 +11,20 @@ import pyarrow as pa
 import pytest
 
 from tests.support.lakes.lakes import IDENTITY, Crash, CrashAt, folder_of, log_rows, replica_rows
+from tests.support.lakes.writers_here import WritersHere
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.host.failpoints import arm
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
-from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.portions import Writers, feeds
-from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles, joined
+from tidemark.pipeline.merge import data_files, merge_tasks
+from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles
 from tidemark.pipeline.sinks.sinks import Lake
-from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
 from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import ValueHeader
@@ -31,29 +33,15 @@ GROUPS = 40
 PORTION = 30_000  # bytes: several groups
 ALL = Writers(lambda: True, 1)
 LARGE = 8 << 20  # bytes: more than all tables have
+FILE_ROWS, TASK_KEYS = 8, 4
 CRASHES = (3, 8, 13, 21, 34)  # at which failpoint of each attempt
 
 
-class WritersHere:
-    """Writes each value of a run as a part of its own; counts the runs by kind of table, and those it refuses."""
-
-    def __init__(self) -> None:
-        self.written: list[type[TargetFiles]] = []
-        self.refused = 0
-        self.bytes_of = Counter[RunWriter]()
-
-    def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
-        assert seconds > 0
-        self.bytes_of[writer] += byte_count
-
-    def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
-        parts = [target.write(run_of_rows([value])) for value in run.batches]
-        found = joined(parts)
-        if found is None:
-            self.refused += 1
-        else:
-            self.written.append(type(target))
-        return found
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "FILE_ROWS_MIN", FILE_ROWS)
+    monkeypatch.setattr(data_files, "FILE_ROWS_MAX", FILE_ROWS)
+    monkeypatch.setattr(merge_tasks, "TASK_KEYS", TASK_KEYS)
 
 
 def lake_of(root: Path, writers: WritersHere) -> Lake:
@@ -65,6 +53,7 @@ def given_rows(portion: Feed) -> list[object]:
 
 
 @pytest.mark.feature("L06")
+@pytest.mark.usefixtures("small_tasks")
 @pytest.mark.parametrize("seed", range(3))
 def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path: Path, seed: int) -> None:
     folder, crash_points = StateFolder(tmp_path / "state"), iter(CRASHES)
@@ -85,11 +74,12 @@ def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path:
                 crashes += 1
             finally:
                 arm(None)
-            after = Sequence(lake_of(tmp_path / "lake", writers).positions.applied.sequence)
+            after = OutboxSequence(lake_of(tmp_path / "lake", writers).positions.applied.sequence)
     assert crashes == len(CRASHES)
     assert {LogFiles, ReplicaFiles} <= set(writers.written)
     assert writers.bytes_of[RunWriter.EXECUTORS] > 0
-    assert writers.refused > 0, "runs with updates are merged here"
+    assert max(writers.merged) > 2, "a merge has several tasks"
+    assert writers.rewritten[RunWriter.EXECUTORS] > 0
     for table in world.tables:
         at = folder_of(table.relation)
         assert replica_rows(tmp_path / "lake", at) == table.expected()
@@ -121,16 +111,16 @@ class CountedOutbox(OutboxReader):
 
     requests: Counter[str]
 
-    def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
+    def headers(self, after: OutboxSequence, upto: OutboxSequence) -> list[ValueHeader]:
         self.requests["headers"] += 1
         return super().headers(after, upto)
 
-    def plan(self, after: Sequence, bytes_max: int) -> Sequence:
+    def plan(self, after: OutboxSequence, bytes_max: int) -> OutboxSequence:
         self.requests["plan"] += 1
         return super().plan(after, bytes_max)
 
     def read(
-        self, after: Sequence, upto: Sequence, wanted: Callable[[ValueHeader], bool] | None = None
+        self, after: OutboxSequence, upto: OutboxSequence, wanted: Callable[[ValueHeader], bool] | None = None
     ) -> Iterator[OutboxValue]:
         self.requests["read"] += 1
         return super().read(after, upto, wanted)

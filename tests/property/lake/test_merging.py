@@ -20,6 +20,7 @@ from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.compaction import Compacted, RowKey
 from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
+from tidemark.pipeline.merge.touched_files import keyed_files
 
 APP = "tidemark:test:replica"
 FILE_ROWS = 4
@@ -135,7 +136,7 @@ class Merged:
 
     def fetch(self) -> None:
         wanted: list[RowKey] = [row[: len(self.key)] for row in self.rows.values()]
-        found = rows_of(self.opened(), self.key, wanted, ["value"])
+        found = rows_of(keyed_files(self.opened(), self.key), wanted, ["value"])
         got = sorted(repr((row["value"], *key)) for key, row in found.items())
         assert got == sorted(repr((row[-2], *map(_found_form, row[: len(self.key)]))) for row in self.rows.values())
 

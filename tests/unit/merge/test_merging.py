@@ -28,6 +28,7 @@ from tidemark.pipeline.merge.clustering import DEPTH_MAX, recluster
 from tidemark.pipeline.merge.compaction import Compacted
 from tidemark.pipeline.merge.data_files import FILE_ROWS_MAX, FILE_ROWS_MIN, FILES_WANTED, file_rows
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
+from tidemark.pipeline.merge.touched_files import keyed_files
 
 APP = "tidemark:test:replica"
 KEY = ("id",)
@@ -208,7 +209,7 @@ def test_touched_neighbours_are_combined_up_to_the_bounds_of_rows_and_bytes(
 
 def test_columns_of_the_key_are_read_once(tmp_path: Path) -> None:
     replica = NotesReplica(tmp_path, range(3))
-    found = rows_of(LakeTable(replica.uri, APP), KEY, [(1,), (7,)], ["id", "note"])
+    found = rows_of(keyed_files(LakeTable(replica.uri, APP), KEY), [(1,), (7,)], ["id", "note"])
     assert found == {(1,): {"id": 1, "note": "new"}}
 
 

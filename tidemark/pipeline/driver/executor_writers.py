@@ -1,54 +1,45 @@
 """Lets Spark's executors write the data files of large runs; the driver plans them and makes the commits.
 
-The executors read the values from the outbox server, and write into the lake: both must be reachable from them. They
-need the packages of the driver. Without executors the driver writes by itself, and reports it.
+The executors read the values from the outbox server, and read and write the lake: both must be reachable from them.
+They need the packages of the driver. Without executors the driver writes by itself, and reports it.
 
-A job has a deadline: an executor that hangs in a system call would otherwise stop the pipeline. A stop of the pipeline
-shortens it. After it the job is cancelled, the driver writes the run, and for as long as a job may take it gives the
-executors nothing: waiting takes at most half of the time. What a late executor still writes is in no commit
-(`sinks.executor_files`).
+A run is read in parts, each by one task. To merge it, these tasks send the changes to those that rewrite files, through
+Spark's shuffle: so each value is read from the server once, however many files its changes touch.
 """
 
-import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Event
-from uuid import uuid4
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tidemark.engine.ports import Clock
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.io.process.lake_config import LakeConfig
-from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.executors import POLL_S, Executors
-from tidemark.pipeline.failures import first_reason, named_failure
+from tidemark.pipeline.driver.executor_jobs import ExecutorJobs, ExecutorsFailed
+from tidemark.pipeline.driver.executors import Executors
+from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.landing.metrics import PipelineMetrics
-from tidemark.pipeline.sinks.executor_files import TargetFiles, WrittenFiles, joined
-from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
-from tidemark.pipeline.sinks.write_costs import RunWriter, WriteCosts
+from tidemark.pipeline.landing.portions import Writers
+from tidemark.pipeline.merge.keys import Indexes
+from tidemark.pipeline.merge.merge_tasks import MergeTask
+from tidemark.pipeline.merge.merging import MergedFiles
+from tidemark.pipeline.sinks.executor_files import ReplicaFiles, TargetFiles, WrittenFiles, joined
+from tidemark.pipeline.sinks.steps import PackedRun, Rows, run_of_rows
+from tidemark.pipeline.sinks.write_costs import MergeCosts, RunWriter, WriteCosts
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, read_batches
 from tidemark.pipeline.storage.stores import open_lake
 
 TASK_BYTES = 16 << 20  # of values: one file of a log
-JOBS_AT_ONCE = 8  # each waits for the executors
-STOPPED_S = 30.0  # for a job while the pipeline stops: a quarter of TimeoutStopSec of its unit
-SKIPPED_MAX = 64  # runs of a log or replica that the driver writes without asking, after runs that had to be merged
-
-
-class ExecutorsFailed(ConsumerFailed):
-    """The executors could not write the files of a run."""
-
-    disposition = Disposition.RETRY
-    hint = "see the logs of Spark's executors; they need the packages of the driver, the outbox server and the lake"
+SKIPPED_MAX = 64  # runs of a log or replica that the driver writes without asking, after runs that it had to write
+Sent = MergeTask | tuple[int, bytes]
+"""What a task of a merge gets: its description, and the changes of each part of the run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,18 +53,75 @@ class FileTask:
     sequences: tuple[OutboxSequence, ...]
     target: TargetFiles
 
+    def read(self) -> Rows:
+        """Read the values of the part."""
+        batches = read_batches(open_outbox(self.source), self.outbox_id, list(self.sequences))
+        return run_of_rows(list(zip(self.sequences, batches, strict=True)))
+
 
 def write_part(task: FileTask) -> WrittenFiles | None:
     """Write the files of a part of a run; on an executor."""
     open_lake(task.lake, task.lake_config)
-    batches = read_batches(open_outbox(task.source), task.outbox_id, list(task.sequences))
-    return task.target.write(run_of_rows(list(zip(task.sequences, batches, strict=True))))
+    return task.target.write(task.read())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentPart:
+    """A part of a run that is merged: its changes for each task, and the tasks that this part describes."""
+
+    part: int
+    of: FileTask
+    rows: Mapping[int, Indexes]  # by task
+    tasks: Mapping[int, MergeTask]
+
+
+def send_part(sent: SentPart) -> Iterator[tuple[int, Sent]]:
+    """Yield what each task of a merge gets from a part of the run; on an executor."""
+    yield from sent.tasks.items()
+    if sent.rows:
+        changes = sent.of.read().changes
+        for task, rows in sent.rows.items():
+            yield task, (sent.part, _packed(changes.take(pa.array(rows))))
+
+
+def _packed(changes: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, changes.schema) as stream:
+        stream.write_table(changes)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MergeRun:
+    """Merges what the tasks of one partition of the shuffle got; on an executor."""
+
+    of: FileTask
+
+    def __call__(self, received: Iterable[tuple[int, Sent]]) -> Iterator[tuple[int, MergedFiles]]:
+        """Yield the number of each task and the files that it wrote."""
+        open_lake(self.of.lake, self.of.lake_config)
+        assert isinstance(self.of.target, ReplicaFiles)
+        tasks, changes = dict[int, MergeTask](), dict[int, list[tuple[int, bytes]]]()
+        for number, sent in received:
+            if isinstance(sent, MergeTask):
+                tasks[number] = sent
+            else:
+                changes.setdefault(number, []).append(sent)
+        for number, task in tasks.items():
+            parts = [pa.ipc.open_stream(content).read_all() for _, content in sorted(changes.pop(number))]
+            yield number, self.of.target.merge(task, pa.concat_tables(parts))
+
+
+def itself(number: int) -> int:
+    """Return the partition of the shuffle for a task."""
+    return number
 
 
 class RefusedRuns:
     """The logs and replicas whose runs executors read in vain: each time, twice as many of the next runs are skipped.
 
-    Executors find out only by reading a run that it has updates or deletes, which the driver merges.
+    Executors find out only by reading a run that its table has another layout, or that a part has to be applied here.
     """
 
     def __init__(self) -> None:
@@ -115,25 +163,22 @@ class ExecutorWriters:
         self._log = log
         self._metrics = metrics
         self._clock = clock or SystemClock()
-        self._executors = executors or Executors(log, self._clock, time.sleep)
+        self._jobs = ExecutorJobs(log, metrics, self._clock, executors, lake_config.executor_job_s)
         self._refused = RefusedRuns()
-        self._costs = WriteCosts()
-        self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, "tidemark-executors")
-        self._spark: SparkSession | None = None
-        self._stop = Event()  # replaced by the caller's in `attach`
-        self._paused_until_s = float("-inf")
+        self._changing: set[str] = set()  # the URIs of replicas whose last run changed rows
+        self._costs, self._merge_costs = WriteCosts(), MergeCosts()
 
     def attach(self, spark: SparkSession, stop: Event) -> None:
         """Use the executors of a session, which may come somewhat later. `stop` is set once the pipeline stops."""
-        self._spark, self._stop = spark, stop
-        self._executors.attach(spark)
+        self._jobs.attach(spark, stop)
 
     def are_there(self) -> bool:
         """Return whether executors may write a run; wait for those that are late."""
-        return not self._is_paused() and self._executors.are_there()
+        return self._jobs.are_there()
 
-    def _is_paused(self) -> bool:
-        return self._clock.monotonic_s() < self._paused_until_s
+    def taken(self) -> Writers:
+        """Return which tables of a portion executors write."""
+        return Writers(self.are_there, self.bytes_min, self._bytes_min_of)
 
     @property
     def bytes_min(self) -> int:
@@ -142,54 +187,100 @@ class ExecutorWriters:
         self._metrics.executor_threshold_bytes.set(threshold)
         return threshold
 
+    def _bytes_min_of(self, table: TableId) -> int:
+        """Return the same for one table: its merges may rewrite much more than they change."""
+        merged_min = None if self._lake_config.executor_bytes_min else self._merge_costs.changes_min(table)
+        return self.bytes_min if merged_min is None else min(self.bytes_min, merged_min)
+
+    def appends(self, byte_count: int) -> bool:
+        """Return whether executors append so many bytes to a log as fast as the driver."""
+        return byte_count >= self.bytes_min
+
+    def merges(self, table: TableId, byte_count: int, file_bytes: int | None = None) -> bool:
+        """Return whether executors merge a run as fast as the driver."""
+        least = self._lake_config.executor_bytes_min
+        return byte_count >= least if least else self._merge_costs.pays(table, byte_count, file_bytes)
+
+    def expects_merge(self, uri: str) -> bool:
+        """Return whether the last run of a replica changed rows."""
+        return uri in self._changing
+
     def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
         """Record how long it took to write a run into a log."""
         self._costs.record(writer, byte_count, seconds)
 
+    def record_merge(self, writer: RunWriter, table: TableId, byte_count: int, file_bytes: int, seconds: float) -> None:
+        """Record how long it took to merge a run into a replica."""
+        self._merge_costs.record(writer, table, byte_count, file_bytes, seconds)
+
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
         """Let the executors write the files of a run; None if the driver has to write it."""
         tasks = list(self._tasks(target, run))
-        if self._spark is None or not tasks or self._is_paused() or self._refused.skips(target.uri):
+        if not tasks or self._jobs.are_paused or self._refused.skips(target.uri):
             return None
-        group, begun_s = uuid4().hex, self._clock.monotonic_s()
-        job = self._pool.submit(self._run, self._spark, group, tasks)
-        try:
-            parts = self._result(self._spark, group, job, begun_s + self._lake_config.executor_job_s)
-        except (PySparkException, Py4JError) as error:
-            if self._executors.are_gone():
-                return None
-            named = named_failure(str(error))
-            raise named or ExecutorsFailed(f"the executors did not write: {first_reason(str(error))}") from error
-        finally:
-            seconds = self._clock.monotonic_s() - begun_s
-            self._metrics.executor_seconds.inc(seconds)
+        begun_s = self._clock.monotonic_s()
+        parts = self._jobs.run(
+            target.uri,
+            len(tasks),
+            lambda context: list(context.parallelize(tasks, len(tasks)).map(write_part).collect()),
+        )
         if parts is None:
-            self._pause(target.uri, len(tasks))
             return None
         written = joined(parts)
         self._refused.record(target.uri, is_written=written is not None)
         if written is None:
             self._metrics.executor_refusals.inc()
             return None
-        file_count, byte_count = len(written.added), sum(action.size for action in written.added)
-        self._metrics.executor_files.inc(file_count)
-        self._metrics.executor_bytes.inc(byte_count)
-        found = {"files": file_count, "bytes": byte_count, "rows": run.row_count, "seconds": round(seconds, 3)}
-        self._log.info("executors wrote a run", table=target.uri, **found)
+        if isinstance(target, ReplicaFiles):
+            (self._changing.discard if written.only_adds else self._changing.add)(target.uri)
+        if written.is_complete:
+            files = [MergedFiles(written.added)]
+            self._report("executors wrote a run", target.uri, run, files, self._clock.monotonic_s() - begun_s)
         return written
 
-    def _pause(self, uri: str, task_count: int) -> None:
-        pause_s = self._lake_config.executor_job_s
-        self._paused_until_s = self._clock.monotonic_s() + pause_s
-        self._metrics.executor_late_jobs.inc()
-        hint = "see the logs of Spark's executors: a task hangs, or waits for a free core (lake.executor_job_s)"
-        self._log.warning(
-            "executors are late: the driver writes the files itself",
-            table=uri,
-            tasks=task_count,
-            paused_s=pause_s,
-            hint=hint,
-        )
+    def merge(self, target: ReplicaFiles, run: PackedRun, tasks: Sequence[MergeTask]) -> Sequence[MergedFiles] | None:
+        """Let the executors merge a run, of which they read the keys before; None if the driver has to merge it."""
+        parts = list(self._tasks(target, run))
+        if not parts or self._jobs.are_paused:
+            return None
+        begun_s = self._clock.monotonic_s()
+        sent = [
+            SentPart(
+                part,
+                of,
+                {number: task.rows[part] for number, task in enumerate(tasks) if part in task.rows},
+                {n: replace(task, rows={}) for n, task in enumerate(tasks) if n % len(parts) == part},
+            )
+            for part, of in enumerate(parts)
+        ]
+        merging = MergeRun(parts[0])
+
+        def job(context: SparkContext) -> list[tuple[int, MergedFiles]]:
+            given = context.parallelize(sent, len(sent)).flatMap(send_part)
+            return list(given.partitionBy(len(tasks), itself).mapPartitions(merging).collect())
+
+        try:
+            found = self._jobs.run(target.uri, len(tasks), job)
+        except ExecutorsFailed as error:
+            # NB: a file of the lake may be lost, or its disk full: the driver finds out which, with the same files.
+            self._refused.record(target.uri, is_written=False)
+            self._metrics.executor_refusals.inc()
+            self._log.warning("executors did not merge: the driver does", table=target.uri, reason=str(error))
+            return None
+        if found is None:
+            return None
+        merged = [files for _, files in sorted(found, key=lambda one: one[0])]
+        assert len(merged) == len(tasks), "Spark returns the result of each partition once"
+        self._report("executors merged a run", target.uri, run, merged, self._clock.monotonic_s() - begun_s)
+        return merged
+
+    def _report(self, event: str, uri: str, run: PackedRun, files: Sequence[MergedFiles], seconds: float) -> None:
+        added = [action.size for one in files for action in one.added]
+        self._metrics.executor_files.inc(len(added))
+        self._metrics.executor_bytes.inc(sum(added))
+        replaced = sum(len(one.removed) for one in files)
+        found = {"files": len(added), "bytes": sum(added), "rows": run.row_count, "seconds": round(seconds, 3)}
+        self._log.info(event, table=uri, **found, replaced=replaced)
 
     def _tasks(self, target: TargetFiles, run: PackedRun) -> Iterator[FileTask]:
         """Yield parts of about `TASK_BYTES`; none if the rows have been read already."""
@@ -210,29 +301,3 @@ class ExecutorWriters:
             outbox_id = rows.outbox_id
         if part:
             yield task()
-
-    @staticmethod
-    def _run(spark: SparkSession, group: str, tasks: list[FileTask]) -> list[WrittenFiles | None]:
-        context = spark.sparkContext
-        context.setJobGroup(group, "files of a run")
-        return list(context.parallelize(tasks, len(tasks)).map(write_part).collect())
-
-    def _result(
-        self, spark: SparkSession, group: str, job: Future[list[WrittenFiles | None]], deadline_s: float
-    ) -> list[WrittenFiles | None] | None:
-        """Wait for a job; cancel it if all executors are gone, or at the deadline: then return None.
-
-        A cancelled job is not awaited: its late result is not used, and its thread ends with it.
-        """
-        while True:
-            try:
-                return job.result(POLL_S)
-            except NotYet:
-                now_s = self._clock.monotonic_s()
-                if self._stop.is_set():
-                    deadline_s = min(deadline_s, now_s + STOPPED_S)
-                if now_s >= deadline_s:
-                    spark.sparkContext.cancelJobGroup(group)
-                    return None
-                if not self._executors.count() and self._executors.are_gone():
-                    spark.sparkContext.cancelJobGroup(group)

@@ -36,7 +36,7 @@ from tidemark.pipeline.landing.feed import Feed, newest_commit
 from tidemark.pipeline.landing.lake_epoch import LakeHold
 from tidemark.pipeline.landing.landing import LakePositions, Landing
 from tidemark.pipeline.landing.metrics import BatchStage
-from tidemark.pipeline.landing.portions import Writers, feeds
+from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.restored_lake import check_not_restored
 from tidemark.pipeline.landing.settings import Settings
@@ -315,7 +315,7 @@ class Pipeline:
         after, upto = starting_sequence(landing.positions, self._outbox), Sequence(int(end["sequence"]))
         if after >= upto:
             landing.confirm()
-        writers = Writers(self._writers.are_there, self._writers.bytes_min) if self._writers is not None else None
+        writers = self._writers.taken() if self._writers is not None else None
         for feed in self._timed(feeds(self._outbox, self._outbox_id, after, upto, writers=writers)):
             if self._hold is not None:
                 self._hold.check()

@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tidemark.model.change import ChangeBatch
-from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
+from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.source.outbox_port import OutboxPort, check_not_renumbered
@@ -28,10 +28,18 @@ ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """Other processes that write the rows of a table with at least so many bytes in a portion, if they are there."""
+    """Other processes that write the rows of a table with at least so many bytes in a portion, if they are there.
+
+    `bytes_min_of` returns a lower number for a table of which fewer bytes are worth it, else `bytes_min`.
+    """
 
     are_there: Callable[[], bool]
     bytes_min: int
+    bytes_min_of: Callable[[TableId], int] | None = None
+
+    def take(self, table: TableId, byte_count: int) -> bool:
+        """Return whether they write the rows of a table with so many bytes."""
+        return byte_count >= (self.bytes_min if self.bytes_min_of is None else self.bytes_min_of(table))
 
 
 def feeds(
@@ -110,14 +118,14 @@ def _small_values(
     NB: a group may have more bytes than was asked for. Then what was read of it is dropped.
     """
     found = list[tuple[ValueHeader, OutboxValue | ChangeBatch]]()
-    byte_counts = Counter[tuple[Oid, Oid]]()
+    byte_counts = Counter[TableId]()
     for value in outbox.read(after, upto):
         header = value.header
         if header.kind is ValueKind.BATCH:
             of = header.database, header.relation
-            was_small = byte_counts[of] < writers.bytes_min
+            was_small = not writers.take(of, byte_counts[of])
             byte_counts[of] += header.payload_length
-            if was_small and byte_counts[of] >= writers.bytes_min and writers.are_there():
+            if was_small and writers.take(of, byte_counts[of]) and writers.are_there():
                 return None
         found.append((header, value))
     return found
@@ -145,10 +153,10 @@ def _unread(
 ) -> dict[Sequence, tuple[ValueHeader, ChangeBatch]]:
     """Return the batches of tables with many bytes in a portion, by sequence, with rows that are not read."""
     batches = [header for header in outbox.headers(after, upto) if header.kind is ValueKind.BATCH]
-    byte_counts = Counter[tuple[Oid, Oid]]()
+    byte_counts = Counter[TableId]()
     for header in batches:
         byte_counts[header.database, header.relation] += header.payload_length
-    large = {of for of, byte_count in byte_counts.items() if byte_count >= writers.bytes_min}
+    large = {of for of, byte_count in byte_counts.items() if writers.take(of, byte_count)}
     if not large or not writers.are_there():
         return {}
     by_table = {of: [one for one in batches if (one.database, one.relation) == of] for of in large}

@@ -38,6 +38,18 @@ class Compacted:
     only_new: bool  # every put inserts a key that cannot be in the replica
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangedKeys:
+    """The keys of some changes: first those of the new rows, then those that deletes and moves remove."""
+
+    keys: pa.Table  # comparable
+    rows: Indexes  # of each key: the number of its change
+    row_count: int
+    only_adds: bool
+    moves: bool  # a change has another key than its row had before
+    has_unchanged: bool  # values that the changes do not contain
+
+
 Fetch = Callable[[Sequence[RowKey], Sequence[str]], dict[RowKey, dict[str, object]]]
 """Reads columns of some of the replica's rows, by key."""
 
@@ -100,6 +112,25 @@ class _ChangeRun:
             equal = _mask(pc.fill_null(pc.equal(old, new), fill_value=False))
             differs |= ~(equal | _mask(pc.and_(old.is_null(), new.is_null())))
         return differs
+
+
+def changed_keys(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]) -> ChangedKeys:
+    """Return the keys of `changes`, rows of one layout in stream order, which belong to a replica with `key`."""
+    if only_adds(changes):
+        count, keys = changes.num_rows, comparable_keys(_flat(changes, AFTER, columns), key)
+        return ChangedKeys(keys, np.arange(count), count, only_adds=True, moves=False, has_unchanged=False)
+    run = _ChangeRun(changes, columns, key, keeps_deleted=False)
+    put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
+    new, old = run.new.take(pa.array(put_at)), run.old.take(pa.array(remove_at))
+    keys = pa.concat_tables([comparable_keys(new, run.key), comparable_keys(old, run.key)])
+    return ChangedKeys(
+        keys,
+        np.concatenate([put_at, remove_at]),
+        changes.num_rows,
+        only_adds=False,
+        moves=bool(run.moves.any()),
+        has_unchanged=bool(run.unchanged),
+    )
 
 
 def _compact_by_column(run: _ChangeRun) -> Compacted:

@@ -51,7 +51,7 @@ class FileReader:
 
     def __init__(self, uri: str, schema: pa.Schema) -> None:
         self.uri, self._store = uri, store_of(uri)
-        self._schema = schema
+        self.schema = schema
 
     def columns(self, file: DataFile, names: Sequence[str]) -> pa.Table:
         """Read some columns of all rows."""
@@ -61,7 +61,7 @@ class FileReader:
 
     def pieces(self, file: DataFile) -> Iterator[pa.Table]:
         """Read all columns; a large file in pieces of about `PIECE_BYTES`."""
-        names = self._schema.names
+        names = self.schema.names
         with self._open(file) as opened:
             groups, group_bytes = [], 0
             for number in range(opened.num_row_groups):
@@ -81,7 +81,7 @@ class FileReader:
         return pq.ParquetFile(self._store.parquet_source(f"{self.uri}/{unquote(file.path)}"))
 
     def _laid_out(self, rows: pa.Table, names: Sequence[str], file: DataFile) -> pa.Table:
-        wanted = pa.schema([self._schema.field(name) for name in names])
+        wanted = pa.schema([self.schema.field(name) for name in names])
         constants = {
             name: pa.repeat(parsed(value, wanted.field(name).type), rows.num_rows)
             for name, value in file.partition.items()

@@ -143,6 +143,13 @@ class KeyRanges:
         low, high = np.searchsorted(self.least[self._by_begin], ends, "right").tolist()
         return int(low) - 1, int(high) - 1
 
+    def ranks_of(self, sought: SoughtKeys) -> Indexes:
+        """Return for each key the rank of the last file that begins before it; 0 if none does, or if none is known."""
+        axis = sought.axes[0]
+        if axis is None or not len(self._by_begin):
+            return np.zeros(sought.keys.num_rows, np.int64)
+        return np.maximum(np.searchsorted(self.least[self._by_begin], axis, "right") - 1, 0)
+
     def inside(self, sought: SoughtKeys) -> dict[int, Indexes]:
         """Return the files that can contain sought keys, in key order, and the indexes of these keys."""
         begin = np.zeros(self.count, np.int64)

@@ -6,6 +6,7 @@ keys they extend least, else into new files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tidemark.pipeline.lake.files.file_format import FILE_BYTES
 from tidemark.pipeline.lake.files.partitions import UNPARTITIONED, PartitionValues, as_json, divided
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge.compaction import Compacted, RowKey, keys_of
-from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
+from tidemark.pipeline.merge.data_files import FileReader, FileWriter, file_rows, laid_out
 from tidemark.pipeline.merge.key_ranges import SoughtKeys
 from tidemark.pipeline.merge.keys import Indexes, comparable_keys
 from tidemark.pipeline.merge.merge_plans import MergePlan, plan_by_key, plan_by_row
@@ -30,68 +31,106 @@ _ROW = "__tidemark_row"
 _NOTHING = Hit(_NONE, _NONE)
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaFormat:
+    """How the files of a replica are written: sorted by some columns, in a number that fits to all of its rows."""
+
+    sorted_by: Sequence[str]
+    partition: Sequence[str]
+    table_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """The files that a merge wrote, and the numbers of those that they replace."""
+
+    added: Sequence[AddAction]
+    removed: Sequence[int] = ()
+
+
+def appended_files(reader: FileReader, key: Sequence[str], rows: pa.Table, form: ReplicaFormat) -> MergedFiles:
+    """Write rows whose keys the replica does not contain."""
+    rows_max = file_rows(form.table_rows + rows.num_rows)
+    writer = FileWriter(reader.uri, form.sorted_by, rows_max, sought_by=key, partition=form.partition)
+    return MergedFiles(writer.write(laid_out(rows, reader.schema)))
+
+
+def merged_files(files: KeyedFiles, compacted: Compacted, form: ReplicaFormat) -> MergedFiles:
+    """Write the files with the rows to put, and without the removed ones, of `compacted`."""
+    return _written(files, plan_by_key(files, compacted, files.reader.schema), form)
+
+
+def _written(files: KeyedFiles, plan: MergePlan, form: ReplicaFormat) -> MergedFiles:
+    merge = _Merge(files, plan, form)
+    writer = FileWriter(files.reader.uri, form.sorted_by, merge.rows_max, sought_by=files.key, partition=form.partition)
+    added = [action for actions in merge.rewritten(writer) for action in actions]
+    return MergedFiles(added, list(merge.hits))
+
+
 def append_rows(
     table: LakeTable, rows: pa.Table, key: Sequence[str], applied: Applied, sorted_by: Sequence[str] = ()
 ) -> None:
     """Append rows whose keys the replica does not contain; its files are sorted as by `merge_rows`."""
     with table.writing(applied) as change:
-        rows_max = file_rows(keyed_files(table, key).rows + rows.num_rows)
-        writer = FileWriter(table.uri, sorted_by or key, rows_max, sought_by=key, partition=table.partition)
-        change.added += writer.write(laid_out(rows, table.schema))
+        files = keyed_files(table, key)
+        form = _format(table, files, sorted_by or key)
+        change.added += appended_files(files.reader, key, rows, form).added
 
 
 def merge_rows(
     table: LakeTable, compacted: Compacted, key: Sequence[str], applied: Applied, sorted_by: Sequence[str] = ()
-) -> None:
-    """Put and remove the rows of `compacted`; its files are sorted by other columns than the key if they are given."""
+) -> int:
+    """Put and remove the rows of `compacted`; return the bytes of the files that were written again.
+
+    Files are sorted by other columns than the key if they are given.
+    """
     with table.writing(applied) as change:
         files = keyed_files(table, key)
-        _write(table, files, plan_by_key(files, compacted, table.schema), change, sorted_by or key)
+        return _replace(change, files, merged_files(files, compacted, _format(table, files, sorted_by or key)))
 
 
 def merge_whole_rows(table: LakeTable, net: NetRows, columns: Sequence[str], applied: Applied) -> None:
     """Apply the net changes of a table without a key; `columns` are those by which its files are sorted."""
     with table.writing(applied) as change:
         files = keyed_files(table, columns)
-        _write(table, files, plan_by_row(files, net, table.schema), change, columns)
+        _replace(change, files, _written(files, plan_by_row(files, net, table.schema), _format(table, files, columns)))
 
 
-def _write(table: LakeTable, files: KeyedFiles, plan: MergePlan, change: FileChange, sorted_by: Sequence[str]) -> None:
-    merge = _Merge(files, plan, table.partition)
-    writer = FileWriter(table.uri, sorted_by, merge.rows_max, sought_by=files.key, partition=table.partition)
-    for added in merge.rewritten(writer):
-        change.added += added
-    change.removed += [files.files[file].removal(data_change=True) for file in merge.hits]
+def _format(table: LakeTable, files: KeyedFiles, sorted_by: Sequence[str]) -> ReplicaFormat:
+    return ReplicaFormat(sorted_by, table.partition, files.rows)
 
 
-def rows_of(
-    table: LakeTable, key: Sequence[str], wanted: Sequence[RowKey], names: Sequence[str]
-) -> dict[RowKey, dict[str, object]]:
+def _replace(change: FileChange, files: KeyedFiles, merged: MergedFiles) -> int:
+    change.added += merged.added
+    removed = [files.files[file] for file in merged.removed]
+    change.removed += [file.removal(data_change=True) for file in removed]
+    return sum(file.size for file in removed)
+
+
+def rows_of(files: KeyedFiles, wanted: Sequence[RowKey], names: Sequence[str]) -> dict[RowKey, dict[str, object]]:
     """Read the columns `names` of the rows whose keys are `wanted`."""
-    schema, found = table.schema, dict[RowKey, dict[str, object]]()
+    schema, key, found = files.reader.schema, files.key, dict[RowKey, dict[str, object]]()
     columns = [*key, *(name for name in names if name not in key)]
     keys = [pa.array([values[i] for values in wanted], schema.field(name).type) for i, name in enumerate(key)]
-    with table.reading():
-        files = keyed_files(table, key)
-        sought = SoughtKeys(comparable_keys(pa.table(keys, names=list(key)), key))
-        for file, hit in files.touched(sought, files.ranges.inside(sought)).items():
-            rows = files.reader.columns(files.files[file], columns).take(pa.array(hit.rows))
-            found.update(zip(keys_of(rows, key), rows.select(list(names)).to_pylist(), strict=True))
+    sought = SoughtKeys(comparable_keys(pa.table(keys, names=list(key)), key))
+    for file, hit in files.touched(sought, files.ranges.inside(sought)).items():
+        rows = files.reader.columns(files.files[file], columns).take(pa.array(hit.rows))
+        found.update(zip(keys_of(rows, key), rows.select(list(names)).to_pylist(), strict=True))
     return found
 
 
 class _Merge:
     """One merge: which files are rewritten, and with which new rows, each in its partition."""
 
-    def __init__(self, files: KeyedFiles, plan: MergePlan, partition: Sequence[str]) -> None:
+    def __init__(self, files: KeyedFiles, plan: MergePlan, form: ReplicaFormat) -> None:
         self.files = files
-        self._partition = partition
-        self._places, self._place_of = _places(plan.puts, partition)
+        self._partition = form.partition
+        self._places, self._place_of = _places(plan.puts, form.partition)
         self._moved: list[pa.Table] = []  # rows whose change moves them to another partition
         self._puts = plan.puts
         self._kept = plan.kept
         self._sought = plan.sought
-        self.rows_max = file_rows(files.rows + plan.puts.num_rows)
+        self.rows_max = file_rows(form.table_rows + plan.puts.num_rows)
         self.hits = plan.hits
         self._new: dict[int, Indexes] = {}
         self._left = self._assign_new_rows(plan.inside)

@@ -42,12 +42,12 @@ class KeyedFiles:
             DataFile(path, size, rows or 0, from_json(partition))
             for path, size, rows, partition in zip(*(added.column(name).to_pylist() for name in _COLUMNS), strict=True)
         ]
-        self._added, self._key = added, key
+        self.added, self._key = added, key
 
     @cached_property
     def ranges(self) -> KeyRanges:
         """The ranges of keys: an append does not need them."""
-        return KeyRanges(self._added, self._key, self.files[0].partition if self.files else ())
+        return KeyRanges(self.added, self._key, self.files[0].partition if self.files else ())
 
     @property
     def rows(self) -> int:

@@ -103,6 +103,8 @@ class DeltaLogFormat:
         """Let executors write the files of a run, and commit them; return False if its rows are needed here."""
         if self.writers is None or not table.exists or table.partition:
             return False
+        if not self.writers.appends(byte_count(run.batches)):
+            return False  # only its merge is worth a job
         begun_s = time.monotonic()
         written = self.writers.write(LogFiles(table.uri, table.schema), run)
         if written is not None:

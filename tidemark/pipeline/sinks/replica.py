@@ -12,6 +12,7 @@ or that identity. At the first update or delete this table is emptied and *block
 that replaces all rows unblocks it. The replica of a table that lost its key remains unchanged, and is blocked as well.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -65,12 +66,11 @@ from tidemark.pipeline.lake.layout import (
 )
 from tidemark.pipeline.lake.row_identity import RowIdentity, row_identity
 from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.merge.compaction import are_distinct, compact, only_adds
-from tidemark.pipeline.merge.data_files import file_rows
+from tidemark.pipeline.merge.compaction import RowKey, compact, only_adds
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, merge_whole_rows, rows_of
 from tidemark.pipeline.merge.touched_files import keyed_files
 from tidemark.pipeline.merge.whole_rows import net_rows
-from tidemark.pipeline.sinks.executor_files import FileWriters, ReplicaFiles
+from tidemark.pipeline.sinks.packed_runs import PackedRuns
 from tidemark.pipeline.sinks.replica_rows import kept_by, new_rows, of_partition, with_kept
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, PackedRun, Rows, after, steps
@@ -98,16 +98,16 @@ class Replica:
         partition: Sequence[str] = (),
         keeps_columns: bool = False,
         keeps_deleted: bool = False,
-        writers: FileWriters | None = None,
+        packed: PackedRuns | None = None,
     ) -> None:
         """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
 
         One merge has at most `rows_max` rows, or those of one item. Files are sorted by the source's columns `cluster`,
         then by key. With `keeps_columns`, a column that a version lacks stays, and is NULL in the rows of that version.
         With `keeps_deleted`, deleted rows stay, with marks. The replica is partitioned by the source's columns
-        `partition` when its rows are replaced as a whole. `writers` write the files of large runs that only add rows.
+        `partition` when its rows are replaced as a whole. Large runs are `packed`: executors write them.
         """
-        self._writers = writers
+        self._packed = packed
         self._keeps_deleted = keeps_deleted
         self._names = partition
         self._partition: tuple[str, ...] = ()  # of the last step
@@ -135,7 +135,7 @@ class Replica:
             if not lake_columns(step.relation):
                 continue  # rows without columns cannot be distinguished, and Delta has no such table
             if isinstance(step, PackedRun):
-                if self._append_packed(table, step):
+                if self._write_packed(table, step):
                     continue
                 step = step.unpacked()  # noqa: PLW2901 - the same run
             table = self._step(table, step)
@@ -146,21 +146,17 @@ class Replica:
         """Return the columns by which files are sorted, as of the last step; () without a step or a key."""
         return self._identity.sorted_by if self._identity is not None else ()
 
-    def _append_packed(self, table: LakeTable, run: PackedRun) -> bool:
-        """Let executors write the files of a run that adds rows, and commit them; return False if it is needed here."""
+    def _write_packed(self, table: LakeTable, run: PackedRun) -> bool:
+        """Let executors write a run, and commit it; return False if its rows are needed here."""
         identity = row_identity(run.relation, (*self._names, *self._cluster))
-        if self._writers is None or identity is None or table.uri != self.uri or not table.exists:
+        if self._packed is None or identity is None or table.uri != self.uri or not table.exists:
             return False
-        is_plain = not (table.applied.blocked or table.partition or self._names or self._keeps_deleted)
-        if not is_plain or self._keeps_columns or self.present not in (None, run.relation):
+        if self._keeps_deleted and identity.is_whole_row:
             return False
-        rows_max = file_rows(keyed_files(table, identity.columns).rows + run.row_count)
-        files = ReplicaFiles(table.uri, table.schema, identity.columns, identity.sorted_by, rows_max)
-        written = self._writers.write(files, run)
-        if written is None or not (identity.is_whole_row or are_distinct(written.keys)):
+        if table.applied.blocked or self._keeps_columns or self.present not in (None, run.relation):
             return False
-        with table.writing(replace(table.applied, sequence=run.sequence, position=run.last)) as change:
-            change.added += written.added
+        if not self._packed.write(table, run, identity):
+            return False
         self._identity = identity
         passed(Failpoint.REPLICA_CHANGED)
         return True
@@ -243,13 +239,16 @@ class Replica:
         # NB: a deleted row may have the key of a new one, but a copy begins with an empty replica.
         is_copied = table.applied.copy_sequence != NO_SEQUENCE and only_adds(step.changes)
         keeps_deleted = self._keeps_deleted and not is_copied
-        compacted = compact(step.changes, columns, key, partial(rows_of, table, key), keeps_deleted=keeps_deleted)
+        begun_s = time.monotonic()
+        compacted = compact(step.changes, columns, key, partial(_fetched, table, key), keeps_deleted=keeps_deleted)
         if self._keeps_deleted and is_copied:
             compacted = replace(compacted, puts=not_deleted(compacted.puts))
         if compacted.only_new:
             append_rows(table, compacted.puts, key, applied, identity.sorted_by)
-        else:
-            merge_rows(table, compacted, key, applied, identity.sorted_by)
+            return
+        file_bytes = merge_rows(table, compacted, key, applied, identity.sorted_by)
+        if self._packed is not None:
+            self._packed.record(step.changes.nbytes, file_bytes, time.monotonic() - begun_s)
 
     def _whole_rows(self, table: LakeTable, step: Rows, columns: Sequence[str], applied: Applied) -> None:
         """Apply changes of a table without a key; a change without its whole old row ends the updates of the replica.
@@ -427,6 +426,13 @@ class Replica:
         else:
             table.add_columns(plan.added, applied)
         passed(Failpoint.REPLICA_RESHAPED)
+
+
+def _fetched(
+    table: LakeTable, key: Sequence[str], wanted: Sequence[RowKey], names: Sequence[str]
+) -> dict[RowKey, dict[str, object]]:
+    with table.reading():
+        return rows_of(keyed_files(table, key), wanted, names)
 
 
 def _needs_no_key(table: LakeTable, step: Rows | EventStep) -> bool:

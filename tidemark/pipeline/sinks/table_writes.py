@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.process.lake_config import LakeConfig
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.io.state.accepted_breaks import log_key
 from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.commit_time import USECS_PER_DAY
@@ -41,6 +41,7 @@ from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation,
 from tidemark.pipeline.sinks.log_table import DeltaLogFormat
 from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
 from tidemark.pipeline.sinks.messages import append_messages
+from tidemark.pipeline.sinks.packed_runs import PackedRuns
 from tidemark.pipeline.sinks.pinned_columns import Pins
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.schema_policy import refusing_changes
@@ -208,7 +209,7 @@ class TableWrites:
             partition=settings.partition,
             keeps_columns=pinned is not None,
             keeps_deleted=settings.soft_deletes,
-            writers=self._writers,
+            packed=self._packed(table, settings),
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
@@ -240,6 +241,11 @@ class TableWrites:
         if applying.present is not None and (outcome.table is not None or is_skipped):
             self._present[table] = applying.present
         return outcome
+
+    def _packed(self, table: TableId, settings: LakeTableConfig) -> PackedRuns | None:
+        if self._writers is None:
+            return None
+        return PackedRuns(self._writers, table, keeps_deleted=settings.soft_deletes)
 
     def pinned(self, table: TableId, items: Sequence[Delivered], outcomes: Collection[Outcome]) -> Relation | None:
         """Return the version whose columns log and replica keep after the `outcomes` of `items`; None: they follow."""
