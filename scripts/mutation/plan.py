@@ -69,10 +69,10 @@ PLANS = {
     ),
     "tidemark/io/state/switching.py": MutationTests(("tests/integration/failover/test_switching.py",)),
     "tidemark/io/state/state_transaction.py": MutationTests(_STATE),
-    "tidemark/runtime/capture/delivery.py": MutationTests(
+    "tidemark/runtime/delivery/delivery.py": MutationTests(
         ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py")
     ),
-    "tidemark/runtime/capture/confirming.py": MutationTests(("tests/unit/delivery/test_confirming.py",)),
+    "tidemark/runtime/delivery/confirming.py": MutationTests(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/daemon/marker_reading.py": MutationTests(("tests/integration/failover/test_marker_reading.py",)),
     "tidemark/runtime/first_copy/copies.py": MutationTests(("tests/integration/first_copy/test_copies_shown.py",)),
     "tidemark/pipeline/merge/compaction.py": MutationTests(

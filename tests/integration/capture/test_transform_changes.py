@@ -33,8 +33,8 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.steps import Delivered, steps
-from tidemark.runtime.capture.delivery import OutboxTarget
-from tidemark.runtime.capture.mapped_target import MappedTarget
+from tidemark.runtime.delivery.delivery import OutboxTarget
+from tidemark.runtime.delivery.mapped_target import MappedTarget
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.wire.keys import named

@@ -32,8 +32,8 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid, SystemIdentifier
 from tidemark.model.position import Pointer
 from tidemark.model.position import Sequence as Number
-from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.liveness import ConsumerRaised
+from tidemark.runtime.delivery.consumers import NullConsumer
+from tidemark.runtime.delivery.liveness import ConsumerRaised
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import Processing
