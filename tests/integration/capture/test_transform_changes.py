@@ -9,7 +9,7 @@ import pytest
 from tests.support.forged.deliveries import SELECTED_TABLES
 from tests.support.forged.groups import DATABASE, batch, group, position, relation
 from tests.support.servers.histories import empty_history
-from tidemark import Mask, Secret, Transform
+from tidemark import Mask, OnRow, Secret, Transform
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
 from tidemark.engine.stop_condition import StopSearch, StopWhen
@@ -146,6 +146,20 @@ def test_the_first_and_the_last_transform_of_a_table_are_announced(starts: Start
     starts.target(HASHED).deliver(rows(208, ACCOUNT))
     starts.target(tables=[ACCOUNT]).deliver(rows(304, ACCOUNT, PERSON))
     assert starts.announced() == [("account", 207), ("account", 303), ("person", 303)]
+
+
+def test_another_lambda_is_announced_and_one_whose_closure_has_no_description_at_each_start(starts: Starts) -> None:
+    starts.target(OnRow(lambda change: change, operations="r")).deliver(rows(104, ACCOUNT))
+    starts.target(OnRow(lambda change: change, operations="r")).deliver(rows(208, ACCOUNT))
+    assert starts.announced() == []
+    starts.target(OnRow(lambda _: None, operations="r")).deliver(rows(304, ACCOUNT))
+    assert starts.announced() == [("account", 303)]
+    lock = threading.Lock()
+    for lsn in (400, 504):
+        target = starts.target(OnRow(lambda change: change if lock else None, operations="r"))
+        target.deliver(rows(lsn, ACCOUNT))
+        target.deliver(rows(lsn + 8, ACCOUNT))
+    assert starts.announced() == [("account", 303), ("account", 399), ("account", 503)]
 
 
 def test_without_transforms_before_and_now_nothing_is_compared(store: StateStore, epoch: Epoch) -> None:
