@@ -20,7 +20,7 @@ from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
 from scripts.demo_run.processes import CTL, DemoProcess, run, tail
 from scripts.soak_run.jvm import NATIVE_MEMORY_TRACKING
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 
 ROLE = "cdc"

@@ -15,7 +15,7 @@ KEYS = {name: key for name, key in vars(state_keys).items() if isinstance(key, K
 RAW = {
     "tidemark.io.state.state_transaction",
     "tidemark.io.state.state",
-    "tidemark.io.state.outbox",
+    "tidemark.io.readers.outbox",
 }  # may put a key from a variable
 
 
@@ -45,7 +45,7 @@ def test_only_a_new_state_and_a_new_reader_are_stored_without_a_comparison_with_
     found = {module: _imported(_encoded(tree, "encode"), tree) for module, tree in _modules()}
     assert {module: names for module, names in found.items() if names} == {
         "tidemark.io.state.state": ["IDENTITY", "LEDGER"],
-        "tidemark.io.state.outbox": ["READER"],
+        "tidemark.io.readers.outbox": ["READER"],
     }
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.environment import Environment
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import FREE_BYTES_MIN, StateTransaction

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.integration.capture.test_delivery import DEADLINE_S, new_target
+from tests.integration.delivery.test_delivery import DEADLINE_S, new_target
 from tests.support.forged.deliveries import IDENTITY, OWNER, START, group
 from tests.support.forged.groups import position
 from tests.support.plugins.bad_plugins import AcceptingConsumer
@@ -32,8 +32,8 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid, SystemIdentifier
 from tidemark.model.position import Pointer
 from tidemark.model.position import Sequence as Number
-from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.liveness import ConsumerRaised
+from tidemark.runtime.delivery.consumers import NullConsumer
+from tidemark.runtime.delivery.liveness import ConsumerRaised
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import Processing

@@ -40,12 +40,12 @@ from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition, Position
 from tidemark.model.relation import Relation
-from tidemark.runtime.capture.confirming import Confirming
-from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
-from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
-from tidemark.runtime.capture.notices import tell
-from tidemark.runtime.capture.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.runtime.context import Stopped
+from tidemark.runtime.delivery.confirming import Confirming
+from tidemark.runtime.delivery.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
+from tidemark.runtime.delivery.liveness import ConsumerRaised, Liveness
+from tidemark.runtime.delivery.notices import tell
+from tidemark.runtime.delivery.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.wire.state.partition_positions import PartitionPositions
 from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED
 from tidemark.wire.values import EncodedGroup

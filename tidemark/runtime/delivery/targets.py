@@ -17,13 +17,13 @@ from tidemark.model.lsn import Oid
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Epoch
 from tidemark.model.relation import Relation
-from tidemark.runtime.capture.consumer_target import ConsumerTarget
-from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
-from tidemark.runtime.capture.delivery import GroupRecord, OutboxTarget, Target
-from tidemark.runtime.capture.following import FollowTarget, QueryDeliverer
-from tidemark.runtime.capture.liveness import Liveness
-from tidemark.runtime.capture.mapped_target import MappedTarget
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.consumer_target import ConsumerTarget
+from tidemark.runtime.delivery.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.delivery.delivery import GroupRecord, OutboxTarget, Target
+from tidemark.runtime.delivery.following import FollowTarget, QueryDeliverer
+from tidemark.runtime.delivery.liveness import Liveness
+from tidemark.runtime.delivery.mapped_target import MappedTarget
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.handler import AnyHandler

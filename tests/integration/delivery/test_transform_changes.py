@@ -15,7 +15,7 @@ from tidemark.engine.selection import Selection
 from tidemark.engine.stop_condition import StopSearch, StopWhen
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import (
     ChangeBatch,
@@ -33,8 +33,8 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.steps import Delivered, steps
-from tidemark.runtime.capture.delivery import OutboxTarget
-from tidemark.runtime.capture.mapped_target import MappedTarget
+from tidemark.runtime.delivery.delivery import OutboxTarget
+from tidemark.runtime.delivery.mapped_target import MappedTarget
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.wire.keys import named

@@ -14,8 +14,8 @@ from tidemark.io.host.logs import Log
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Partition, Pointer, Position
-from tidemark.runtime.capture.confirming import Confirming
-from tidemark.runtime.capture.liveness import Liveness
+from tidemark.runtime.delivery.confirming import Confirming
+from tidemark.runtime.delivery.liveness import Liveness
 from tidemark.wire.state.copy_progress import CopyProgress
 
 

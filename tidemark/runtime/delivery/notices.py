@@ -10,7 +10,7 @@ from tidemark.engine.ports import GroupConsumer
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.liveness import Liveness
+from tidemark.runtime.delivery.liveness import Liveness
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.state.event_logs import Loss, Notified, Rewind, untold
 from tidemark.wire.state.key import DamagePolicy

@@ -16,7 +16,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
-from tidemark.runtime.capture.following import DelivererMarker, FollowTarget
+from tidemark.runtime.delivery.following import DelivererMarker, FollowTarget
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state.process_log import Owner

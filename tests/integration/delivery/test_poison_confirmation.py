@@ -23,8 +23,8 @@ from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.position import Epoch, Partition
-from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.consumer_target import ConsumerTarget
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling, PoisonRun, PoisonUnrecorded
 from tidemark.runtime.pool.handler_pool import HandlerPool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.capture.test_delivery import new_target
+from tests.integration.delivery.test_delivery import new_target
 from tests.integration.embedding.test_engine import QUICK, Collecting
 from tests.support.forged.deliveries import OWNER, group
 from tests.support.forged.groups import position
@@ -21,8 +21,8 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.liveness import ConsumerRaised
+from tidemark.runtime.delivery.consumers import NullConsumer
+from tidemark.runtime.delivery.liveness import ConsumerRaised
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
 from tidemark.wire.state.event_logs import EVENTS_KEPT, LossLog, Notified, RewindLog, untold
 from tidemark.wire.state.state_keys import NOTIFIED

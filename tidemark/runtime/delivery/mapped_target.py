@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from tidemark.model.change import ChangeGroup
-from tidemark.runtime.capture.delivery import CopyKeep, Target
+from tidemark.runtime.delivery.delivery import CopyKeep, Target
 
 Mapped = Callable[[ChangeGroup], ChangeGroup]
 
 
 class MappedTarget:
-    """Implements `Target` of `tidemark.runtime.capture.delivery`."""
+    """Implements `Target` of `tidemark.runtime.delivery.delivery`."""
 
     def __init__(self, target: Target, *, streamed: Mapped, copied: Mapped) -> None:
         """`streamed`, `copied`: return what the target gets for a group of the stream, and for one of a first copy."""

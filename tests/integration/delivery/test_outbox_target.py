@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests.integration.capture.test_delivery import DEADLINE_S
+from tests.integration.delivery.test_delivery import DEADLINE_S
 from tests.support.forged.deliveries import IDENTITY, SELECTED_TABLES, START, group
 from tests.support.processes.clocks import HandClock
 from tests.support.servers.histories import empty_history
@@ -25,14 +25,17 @@ from tidemark.io.process.metrics import (
     TRANSACTIONS,
     Metrics,
 )
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.environment import Environment
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Sequence
-from tidemark.runtime.capture.delivery import (
+from tidemark.runtime.capture.group_queue import GroupQueue
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.delivery.delivery import (
     IDLE_POLL_S,
     IDLE_POLL_S_MAX,
     SPACE_WAIT_FIRST_S,
@@ -42,9 +45,6 @@ from tidemark.runtime.capture.delivery import (
     CopyKeep,
     OutboxTarget,
 )
-from tidemark.runtime.capture.group_queue import GroupQueue
-from tidemark.runtime.capture.signal import Signal
-from tidemark.runtime.context import Stopped
 from tidemark.wire.keys import named
 from tidemark.wire.state.state_keys import CONFIRMED
 
@@ -112,7 +112,7 @@ class RecordingTarget:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     clock = HandClock(COMMITTED_US + LAG_US)
-    monkeypatch.setattr("tidemark.runtime.capture.delivery.SystemClock", lambda: clock)
+    monkeypatch.setattr("tidemark.runtime.delivery.delivery.SystemClock", lambda: clock)
     return clock
 
 

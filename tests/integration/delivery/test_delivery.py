@@ -18,18 +18,18 @@ from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.log_output import get_log
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
-from tidemark.runtime.capture.consumer_target import ConsumerTarget
-from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
-from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.group_queue import GroupQueue
-from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
+from tidemark.runtime.delivery.consumer_target import ConsumerTarget
+from tidemark.runtime.delivery.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.delivery.delivery import ApplicationThread
+from tidemark.runtime.delivery.liveness import Liveness
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 DEADLINE_S = 120.0
@@ -286,7 +286,7 @@ def test_a_consumer_of_an_older_epoch_receives_nothing_after_the_fence(
 def test_a_consumer_that_accepts_nothing_is_detected(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.capture.consumer_target.SPACE_WAIT_MAX_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.delivery.consumer_target.SPACE_WAIT_MAX_S", 0.001)
     target = consumer_target(Scripted([False] * 100, accepts=0), store, epoch, progress, stopping)
     with pytest.raises(ConsumerFailed, match="neither read nor confirmed any"):
         target.deliver(group(100))
@@ -458,7 +458,7 @@ def test_a_consumer_that_hangs_in_its_callback_is_detected_during_the_call(
 def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consumer_is_stopped(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.capture.liveness.POLL_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.delivery.liveness.POLL_S", 0.001)
 
     class RefusingConsumer(Gated):
         def on_events(self, groups: Iterator[ChangeGroup]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.capture.test_delivery import DEADLINE_S, Scripted, application, new_target
+from tests.integration.delivery.test_delivery import DEADLINE_S, Scripted, application, new_target
 from tests.support.forged import groups
 from tests.support.forged.deliveries import START, group
 from tests.support.processes.captures import config_for
@@ -32,9 +32,9 @@ from tidemark.model.errors import ConsumerFailed, NodeUnreachable
 from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
-from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.consumers import NullConsumer
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state.process_log import Owner
 

@@ -20,7 +20,7 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
-from tidemark.runtime.capture.delivery import CopyKeep
+from tidemark.runtime.delivery.delivery import CopyKeep
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state.state_keys import DELIVERED, FOLLOWED
