@@ -1,0 +1,144 @@
+"""The catalogs of a base backup's cluster at a recovery target: a seed at the end of the backup, followed from there.
+
+Without a target they are those at the end of the backup.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.decode.catalog.follower import CatalogFollower
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.record_filter import RecordFilter
+from tidemark.decode.transactions.schema_changes import PERMANENT
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.backup.backup import BackupFolder
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import OID_BYTES, Lsn, Oid, TimelineId, format_lsn
+from tidemark.model.relation import PARTITIONED, Relation, RelFileLocator
+from tidemark.model.table_name import TableName
+from tidemark.runtime.backup_rows.recovery_target import BeforeBackupEnd, RecoveryTarget
+from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
+from tidemark.runtime.replay.offline import ends_early
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
+from tidemark.runtime.seed.seeding import Seed, SeedObserver
+from tidemark.wal.data_directory import BackupUnusable
+from tidemark.wal.rmgr import RM_DBASE
+
+ROW_KINDS = ("r", PARTITIONED)  # pg_class.relkind of tables that a capture can have
+
+
+class NoSuchTable(ConfigError):
+    """No table, or more than one, has that name."""
+
+    hint = "name the table as it was named at that moment: schema.table or database.schema.table"
+
+
+@dataclass(frozen=True, slots=True)
+class HeapFiles:
+    """A table with rows: a version of it, and its files."""
+
+    relation: Relation
+    heap: RelFileLocator
+    toast: RelFileLocator | None
+
+    @property
+    def locators(self) -> tuple[RelFileLocator, ...]:
+        """Return all files."""
+        return (self.heap,) if self.toast is None else (self.heap, self.toast)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table, with its partitions if it is partitioned."""
+
+    mirror: CatalogMirror
+    database: str
+    relation: Relation
+    heaps: tuple[HeapFiles, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogsAt:
+    """The catalogs at `lsn`."""
+
+    seed: Seed
+    lsn: Lsn
+    timeline: TimelineId
+
+    def find(self, name: TableName) -> FoundTable:
+        """Return a table with rows; raise `NoSuchTable`."""
+        found = []
+        for oid, database in self.seed.databases.items():
+            mirror = self.seed.mirrors[oid]
+            if name.database in (None, database):
+                named = (relation for relation in mirror.relations() if _has_name(relation, name))
+                found += [(mirror, database, relation) for relation in named]
+        if len(found) != 1:
+            which = "no database has" if not found else f"{', '.join(sorted(each[1] for each in found))} have"
+            raise NoSuchTable(f"{which} a table {name} at {format_lsn(self.lsn)}")
+        mirror, database, relation = found[0]
+        if relation.kind not in ROW_KINDS or relation.persistence != PERMANENT:
+            raise NoSuchTable(f"{name} is no permanent table: WAL does not contain its rows")
+        heaps = [relation]
+        if relation.kind == PARTITIONED:
+            heaps = [leaf for leaf in mirror.relations() if leaf.kind == "r" and _is_below(leaf, relation)]
+        return FoundTable(mirror, database, relation, tuple(_files_of(mirror, leaf) for leaf in heaps))
+
+
+def catalogs_at(
+    backup: BackupFolder,
+    archive: ArchiveFolder,
+    selects: Callable[[str], bool],
+    target: RecoveryTarget | None,
+    observer: SeedObserver | None = None,
+) -> CatalogsAt:
+    """Return the catalogs of the databases that `selects` accepts."""
+    seed = seed_from_backup(backup, archive, selects, observer=observer)
+    if target is None:
+        return CatalogsAt(seed, seed.lsn, seed.timeline)
+    if target.lsn < seed.lsn:
+        raise BeforeBackupEnd(f"{target} is before the end of {backup.folder}, {format_lsn(seed.lsn)}")
+    _follow(seed, archive, target.lsn)
+    return CatalogsAt(seed, target.lsn, archive.history.timeline_at(target.lsn))
+
+
+def _follow(seed: Seed, archive: ArchiveFolder, lsn: Lsn) -> None:
+    """Let the mirrors of a seed follow the records that begin before `lsn`."""
+    follower = CatalogFollower(seed.format, seed.mirrors)
+    for xid, top_xid in seed.top_of.items():
+        follower.assign(xid, top_xid)
+    wanted = RecordFilter(seed.format, seed.mirrors)
+    end_lsn = seed.lsn
+    for block in archived_blocks(archive, seed.lsn):
+        stop = bisect_left(block.lsns, lsn, 0, len(block))
+        for index in of_rmgr(block, stop, RM_DBASE):
+            _check_kept(seed, Oid(int.from_bytes(block.record(index).main[:OID_BYTES], "little")))
+        for record in wanted.records(block, stop):
+            follower.follow(record)
+        end_lsn = block.end_lsn
+        if stop < len(block):
+            return
+    if end_lsn < lsn:
+        raise ends_early(archive, end_lsn, lsn)
+
+
+def _check_kept(seed: Seed, database: Oid) -> None:
+    """Raise `BackupUnusable` if files of a database are copied or removed."""
+    if database in seed.databases:
+        text = f"database {seed.databases[database]} was created, dropped or moved to another tablespace after it"
+        raise BackupUnusable(f"the backup does not have the files at that moment: {text}", hint="use a later backup")
+
+
+def _has_name(relation: Relation, name: TableName) -> bool:
+    return (relation.namespace, relation.name) == (name.schema, name.table)
+
+
+def _is_below(leaf: Relation, root: Relation) -> bool:
+    return any(above.oid == root.oid for above in leaf.ancestors)
+
+
+def _files_of(mirror: CatalogMirror, relation: Relation) -> HeapFiles:
+    heap = mirror.file_of(relation.oid)
+    assert heap is not None, relation
+    return HeapFiles(relation, heap, mirror.file_of(relation.toast_oid) if relation.toast_oid else None)

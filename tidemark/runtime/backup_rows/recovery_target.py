@@ -1,0 +1,51 @@
+"""Where a recovery to a moment ends: an LSN or a time, with the rules of PostgreSQL's recovery targets.
+
+An LSN includes the records that begin before it (`recovery_target_inclusive = off`). A time excludes the first commit
+or abort after it, in the order of WAL, and everything that follows (`recovery_target_time`).
+"""
+
+from dataclasses import dataclass
+
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.model.commit_time import CommitTime
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.runtime.replay.archive_blocks import archived_blocks
+from tidemark.runtime.replay.commit_times import TransactionTimes
+from tidemark.runtime.replay.offline import ArchiveEndsEarly
+
+
+class BeforeBackupEnd(ConfigError):
+    """A moment before the end of the backup."""
+
+    hint = "choose a later moment, or an earlier backup: during a backup its files are of different moments"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryTarget:
+    """The LSN before which records count, and the moment that was given."""
+
+    lsn: Lsn
+    moment: Lsn | CommitTime
+
+    def __str__(self) -> str:
+        return str(self.moment) if isinstance(self.moment, CommitTime) else format_lsn(self.moment)
+
+
+def recovery_target(archive: ArchiveFolder, start_lsn: Lsn, moment: Lsn | CommitTime) -> RecoveryTarget:
+    """Return where recovery from `start_lsn`, the redo LSN of a backup, would end."""
+    if not isinstance(moment, CommitTime):
+        return RecoveryTarget(moment, moment)
+    after = CommitTime(moment.us + 1)
+    latest: CommitTime | None = None
+    end_lsn = start_lsn
+    for block in archived_blocks(archive, start_lsn):
+        ends = TransactionTimes(block)
+        found = ends.first_from(after)
+        if found is not None:
+            return RecoveryTarget(found.lsn, moment)
+        if ends:
+            latest = ends.end(len(ends) - 1).time
+        end_lsn = block.end_lsn
+    ended = "without a transaction" if latest is None else f"with a transaction of {latest}"
+    raise ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)} {ended}, and has none after {moment}")
