@@ -68,6 +68,8 @@ PLANS = {
         ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
     ),
     "tidemark/io/state/switching.py": MutationTests(("tests/integration/failover/test_switching.py",)),
+    "tidemark/io/state/stored_values.py": MutationTests(_STATE),
+    "tidemark/io/state/outbox_transaction.py": MutationTests(_STATE),
     "tidemark/io/state/state_transaction.py": MutationTests(_STATE),
     "tidemark/runtime/delivery/delivery.py": MutationTests(
         ("tests/integration/delivery/test_outbox_target.py", "tests/integration/delivery/test_idle_time.py")

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from tidemark.wire.state import state_keys
 
-_TRANSACTION = "tidemark.io.state.state_transaction"  # delivery, readers, history: all processes use its methods
+_TRANSACTION = "tidemark.io.state.state_transaction"  # epoch, logs, history: all processes use its methods
+_DELIVERY = "tidemark.io.state.outbox_transaction"  # delivery and readers: the same
 _STORE = "tidemark.io.state.state"
 _INCARNATIONS = "tidemark.io.state.incarnations"  # each process at its start, and when another copy overtakes this one
 _SWITCHING = "tidemark.io.state.switching"  # the stage: sidecar, archiver, `cdcctl realtime`
@@ -38,10 +39,10 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state_keys.LOSSES.name: frozenset({_TRANSACTION}),
     state_keys.REWINDS.name: frozenset({_TRANSACTION}),
     state_keys.TERM.name: frozenset({_TRANSACTION, _INCARNATIONS, _INIT, _REBUILD}),
-    state_keys.DELIVERED.name: frozenset({_TRANSACTION, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
-    state_keys.CONFIRMED.name: frozenset({_TRANSACTION, _CONSUMER, _PROMOTION}),
-    state_keys.LEDGER.name: frozenset({_STORE, _TRANSACTION, _PROMOTION}),
-    state_keys.READER.name: frozenset({_OUTBOX, _TRANSACTION}),
+    state_keys.DELIVERED.name: frozenset({_DELIVERY, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
+    state_keys.CONFIRMED.name: frozenset({_DELIVERY, _CONSUMER, _PROMOTION}),
+    state_keys.LEDGER.name: frozenset({_STORE, _DELIVERY, _PROMOTION}),
+    state_keys.READER.name: frozenset({_OUTBOX, _DELIVERY}),
     state_keys.HISTORY.name: frozenset({_TRANSACTION, _INIT, _REBUILD}),
     state_keys.JOURNAL.name: frozenset({_TRANSACTION, _REBUILD}),
     state_keys.COPY.name: frozenset({_TRANSACTION}),
