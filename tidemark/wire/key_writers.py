@@ -19,6 +19,7 @@ _RUNS = "tidemark.io.process.run_record"
 _PLUGINS = "tidemark.runtime.plugins.plugin_uses"  # each daemon at its start
 _INIT = "tidemark.runtime.seed.initialise"  # `cdcctl init`
 _COPY = "tidemark.runtime.first_copy.first_copy"  # the process that delivers
+_BACKUP_COPY = "tidemark.runtime.first_copy.backup_copy"  # the same
 _CONSUMER = "tidemark.runtime.delivery.consumer_target"  # the process that delivers to a custom consumer
 _NOTICES = "tidemark.runtime.delivery.notices"  # the same one
 _TRANSFORMS = "tidemark.runtime.plugins.transform_changes"  # the process that delivers
@@ -46,7 +47,7 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state_keys.JOURNAL.name: frozenset({_TRANSACTION, _REBUILD}),
     state_keys.COPY.name: frozenset({_TRANSACTION}),
     state_keys.RECOPIES.name: frozenset({_TRANSACTION}),
-    state_keys.FINGERPRINT.name: frozenset({_INIT, _COPY, _REBUILD, _RESUMPTION, _REWIND}),
+    state_keys.FINGERPRINT.name: frozenset({_INIT, _COPY, _BACKUP_COPY, _REBUILD, _RESUMPTION, _REWIND}),
     state_keys.MARKER_KEYS.name: frozenset({_STORE}),
     state_keys.INCARNATIONS.name: frozenset({_INCARNATIONS}),
     state_keys.OVERTAKEN.name: frozenset({_INCARNATIONS}),

@@ -47,7 +47,7 @@ class OutOfLine:
 
 
 @dataclass
-class Row:
+class OwnerRow:
     xid: int
     types: Sequence[TypeDescription]
     values: Sequence[bytes | OutOfLine | None]
@@ -67,10 +67,10 @@ class Row:
 
 
 @dataclass
-class Step:
+class ChunkStep:
     """A record of the stream: a chunk, or the row that owns chunks before it."""
 
-    row: Row
+    row: OwnerRow
     value: OutOfLine | None
     packed: bytes
     ends_block: bool = False
@@ -88,27 +88,27 @@ def values_of(described: TypeDescription) -> st.SearchStrategy[bytes | OutOfLine
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> Row:
+def rows(draw: st.DrawFn) -> OwnerRow:
     types = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=9))
     stored = draw(st.integers(1, len(types)))  # the columns behind were added later
     values = [draw(values_of(described)) for described in types[:stored]]
     xid = FIRST_XID + draw(st.integers(0, 2))
-    return Row(xid, types, values, is_consumed=draw(st.booleans()), has_short_chunks=draw(st.booleans()))
+    return OwnerRow(xid, types, values, is_consumed=draw(st.booleans()), has_short_chunks=draw(st.booleans()))
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> list[Step]:
+def streams(draw: st.DrawFn) -> list[ChunkStep]:
     """Draw rows with their chunks before them; those of different transactions in any order."""
-    queues: dict[int, list[Step]] = {}
+    queues: dict[int, list[ChunkStep]] = {}
     number = FIRST_VALUE
     for row in draw(st.lists(rows(), min_size=1, max_size=6)):
         steps = queues.setdefault(row.xid, [])
         for value in row.out_of_line:
             number += 1
             value.value_id = number
-            steps += [Step(row, value, packed) for packed in value.chunks(row.has_short_chunks)]
-        steps.append(Step(row, None, row.packed(is_joined=False)))
-    merged: list[Step] = []
+            steps += [ChunkStep(row, value, packed) for packed in value.chunks(row.has_short_chunks)]
+        steps.append(ChunkStep(row, None, row.packed(is_joined=False)))
+    merged: list[ChunkStep] = []
     while queues:
         queue = queues[draw(st.sampled_from(sorted(queues)))]
         merged.append(queue.pop(0))
@@ -119,22 +119,22 @@ def streams(draw: st.DrawFn) -> list[Step]:
 
 
 @dataclass
-class Model:
+class HeldModel:
     """What is held, as a list."""
 
     held: list[tuple[int, int, int]] = field(default_factory=list)  # xid, value, number of the record
     first_record: int = 0
 
-    def hold(self, step: Step, value: OutOfLine, record: int) -> None:
+    def hold(self, step: ChunkStep, value: OutOfLine, record: int) -> None:
         self.held.append((step.row.xid, value.value_id, self.first_record + record))
 
-    def consume(self, row: Row) -> None:
+    def consume(self, row: OwnerRow) -> None:
         used = {(row.xid, value.value_id) for value in row.out_of_line}
         self.held = [chunk for chunk in self.held if chunk[:2] not in used]
 
 
-def blocks_of(steps: Sequence[Step]) -> list[list[Step]]:
-    blocks: list[list[Step]] = [[]]
+def blocks_of(steps: Sequence[ChunkStep]) -> list[list[ChunkStep]]:
+    blocks: list[list[ChunkStep]] = [[]]
     for step in steps:
         blocks[-1].append(step)
         if step.ends_block:
@@ -142,7 +142,7 @@ def blocks_of(steps: Sequence[Step]) -> list[list[Step]]:
     return blocks
 
 
-def placed(block: Sequence[Step]) -> tuple[bytes, list[int]]:
+def placed(block: Sequence[ChunkStep]) -> tuple[bytes, list[int]]:
     """Return the bytes of a block, and where each record begins in it: after other bytes, as records have."""
     linear, starts = bytearray(b"\xee" * 3), list[int]()
     for step in block:
@@ -153,8 +153,8 @@ def placed(block: Sequence[Step]) -> tuple[bytes, list[int]]:
 
 @given(streams())
 @settings(max_examples=200)
-def test_every_row_is_joined_with_its_values_wherever_blocks_are_cut(steps: list[Step]) -> None:
-    chunks, model = slow_chunks.HeldChunks(), Model()
+def test_every_row_is_joined_with_its_values_wherever_blocks_are_cut(steps: list[ChunkStep]) -> None:
+    chunks, model = slow_chunks.HeldChunks(), HeldModel()
     for number, step in enumerate(steps):
         lengths = [described.length for described in step.row.types]
         chunks.set_layout(number, lengths, [described.align.width for described in step.row.types])
@@ -188,8 +188,8 @@ def test_every_row_is_joined_with_its_values_wherever_blocks_are_cut(steps: list
 
 @given(streams(), st.sampled_from([FIRST_XID, FIRST_XID + 1, FIRST_XID + 2]))
 @settings(max_examples=50)
-def test_the_chunks_of_a_transaction_are_forgotten_and_no_others(steps: list[Step], xid: int) -> None:
-    chunks, model = slow_chunks.HeldChunks(), Model()
+def test_the_chunks_of_a_transaction_are_forgotten_and_no_others(steps: list[ChunkStep], xid: int) -> None:
+    chunks, model = slow_chunks.HeldChunks(), HeldModel()
     block = [step for step in steps if step.value is not None]
     linear, starts = placed(block)
     chunks.begin(linear)
@@ -203,7 +203,7 @@ def test_the_chunks_of_a_transaction_are_forgotten_and_no_others(steps: list[Ste
 
 
 FAR = OutOfLine(bytes(range(200)), 90, is_compressed=False, value_id=FIRST_VALUE)
-OWNER = Row(FIRST_XID, (TEXT, INT8), (FAR, bytes(8)), is_consumed=True, has_short_chunks=False)
+OWNER = OwnerRow(FIRST_XID, (TEXT, INT8), (FAR, bytes(8)), is_consumed=True, has_short_chunks=False)
 
 
 def joined_size(packed: Sequence[bytes], row: bytes, xids: Sequence[int] = ()) -> int:

@@ -13,8 +13,17 @@ BYTES_MAX = 16 << 20  # of its tuples; a single row may be larger
 class CopiedBatches:
     """Collects the rows of one version of a table, with consecutive positions."""
 
-    def __init__(self, builder: BatchBuilder, first: Position, time_us: int) -> None:
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        first: Position,
+        time_us: int,
+        *,
+        rows_max: int = ROWS_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
         self._builder = builder
+        self._rows_max, self._bytes_max = rows_max, bytes_max
         self._first = first
         self._time_us = time_us
         self._built = 0  # rows in the batches so far
@@ -27,7 +36,7 @@ class CopiedBatches:
         self._at.append(len(self._arena))
         self._length.append(len(packed))
         self._arena += packed
-        is_full = len(self._at) >= ROWS_MAX or len(self._arena) >= BYTES_MAX
+        is_full = len(self._at) >= self._rows_max or len(self._arena) >= self._bytes_max
         return self.build() if is_full else []
 
     @property

@@ -10,29 +10,37 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
-from tidemark.io.host.disk import is_full
-from tidemark.model.errors import StateError
+from tidemark.io.host.disk import StateFull, is_full
+from tidemark.model.errors import StateError, TidemarkError
 from tidemark.model.lsn import BlockNumber
 from tidemark.wal.versions import PAGE_BYTES
 
 CACHED_PAGES = 8192  # 64 MB
+CHANGED_BYTES_MAX = 16 << 40  # of all changed pages, if the caller has no other bound
 
 
 class ScratchFailed(StateError):
     """Temporary files cannot be written or read."""
 
-    hint = (
-        "provide space where the result is written, or for a result in an object store in the folder of temporary "
-        "files (TMPDIR): as much as the pages of the table that were changed since the backup began"
-    )
+    hint = "check the permissions of that folder, and that no other program changes it"
+
+
+class ScratchFull(StateFull):
+    """There is no space for temporary files, or as many as may be."""
+
+    hint = "provide space there, or use a later backup: the pages that were changed since it began are stored"
 
 
 class PageCache:
     """The pages in memory, and the folder of the others."""
 
-    def __init__(self, folder: Path, pages_max: int = CACHED_PAGES) -> None:
+    def __init__(
+        self, folder: Path, pages_max: int = CACHED_PAGES, *, changed_bytes_max: int = CHANGED_BYTES_MAX
+    ) -> None:
         self._folder = folder
         self._pages_max = pages_max
+        self._changed_bytes_max = changed_bytes_max
+        self._changed = 0  # pages that were put for the first time
         self._pages: OrderedDict[tuple[int, BlockNumber], bytearray] = OrderedDict()
         self._files = 0
 
@@ -59,6 +67,12 @@ class PageCache:
             (of_file, of_block), oldest = self._pages.popitem(last=False)
             self._write(of_file, of_block, oldest)
 
+    def count_changed(self) -> None:
+        """Count a page that was put for the first time; raise `ScratchFull` beyond the bound."""
+        self._changed += 1
+        if self._changed * PAGE_BYTES > self._changed_bytes_max:
+            raise ScratchFull(f"more than {self._changed_bytes_max} bytes of pages were changed since the backup began")
+
     def _path(self, file: int) -> Path:
         return self._folder / f"pages-{file}"
 
@@ -83,12 +97,17 @@ class PageCache:
         except OSError as error:
             raise self._failed(file, error) from error
         if written != PAGE_BYTES:
-            raise ScratchFailed(f"no space for {self._path(file)}")
+            raise ScratchFull(f"no space for {self._path(file)}")
 
-    def _failed(self, file: int, error: OSError) -> ScratchFailed:
-        if is_full(error):
-            return ScratchFailed(f"no space for {self._path(file)}: {error.strerror}")
-        return ScratchFailed(f"cannot use {self._path(file)}: {error.strerror}")
+    def _failed(self, file: int, error: OSError) -> TidemarkError:
+        return scratch_error(self._path(file), error)
+
+
+def scratch_error(path: Path, error: OSError) -> TidemarkError:
+    """Return the error for a temporary file that cannot be used."""
+    if is_full(error):
+        return ScratchFull(f"no space for {path}: {error.strerror}")
+    return ScratchFailed(f"cannot use {path}: {error.strerror}")
 
 
 class PagesOfFile:
@@ -113,6 +132,8 @@ class PagesOfFile:
         """See `ChangedPages`."""
         if block >> 3 >= len(self._changed):
             self._changed.extend(bytes((block >> 3) + 1 - len(self._changed)))
+        if not self._has(block):
+            self._cache.count_changed()
         self._changed[block >> 3] |= 1 << (block & 7)
         self._cache.put(self._number, block, page)
 

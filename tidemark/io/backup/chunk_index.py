@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.decode.catalog.heap import OFFSET_BITS
-from tidemark.io.backup.changed_pages import ScratchFailed
+from tidemark.io.backup.changed_pages import scratch_error
 from tidemark.model.lsn import BlockNumber, Oid
 
 ENTRIES_MAX = 1 << 22  # of one run, which is sorted in memory: 16 bytes each
@@ -61,5 +61,5 @@ class ChunkIndex:
             run.tofile(path)
             self._runs.append(np.memmap(path, np.uint64, "r", shape=run.shape))
         except OSError as error:
-            raise ScratchFailed(f"cannot write {path}: {error.strerror or error}") from error
+            raise scratch_error(path, error) from error
         self._keys, self._places = array("Q"), array("Q")

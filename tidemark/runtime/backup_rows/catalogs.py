@@ -4,7 +4,7 @@ Without a target they are those at the end of the backup.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidemark.decode.catalog.follower import CatalogFollower
@@ -20,8 +20,7 @@ from tidemark.model.table_name import TableName
 from tidemark.runtime.backup_rows.recovery_target import BeforeBackupEnd, RecoveryTarget
 from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
 from tidemark.runtime.replay.offline import ends_early
-from tidemark.runtime.seed.backup_seeding import seed_from_backup
-from tidemark.runtime.seed.seeding import Seed, SeedObserver
+from tidemark.runtime.seed.seeding import Seed
 from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.rmgr import RM_DBASE
 
@@ -50,12 +49,23 @@ class HeapFiles:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table, with its partitions if it is partitioned."""
+    """A table of a database."""
 
     mirror: CatalogMirror
     database: str
     relation: Relation
-    heaps: tuple[HeapFiles, ...]
+
+    def is_named(self, name: TableName) -> bool:
+        """Return whether the table has that name."""
+        is_there = name.database in (None, self.database)
+        return is_there and (self.relation.namespace, self.relation.name) == (name.schema, name.table)
+
+    def heaps(self) -> list[HeapFiles]:
+        """Return the table's files, or those of its partitions."""
+        if self.relation.kind != PARTITIONED:
+            return [_files_of(self.mirror, self.relation)]
+        leaves = (leaf for leaf in self.mirror.relations() if leaf.kind == "r" and _is_below(leaf, self.relation))
+        return [_files_of(self.mirror, leaf) for leaf in leaves]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +78,25 @@ class CatalogsAt:
 
     def find(self, name: TableName) -> FoundTable:
         """Return a table with rows; raise `NoSuchTable`."""
-        found = []
+        named = [table for table in self.tables() if table.is_named(name)]
+        if len(named) != 1:
+            which = "no database has" if not named else f"{', '.join(sorted(one.database for one in named))} have"
+            raise NoSuchTable(f"{which} a table {name} at {format_lsn(self.lsn)}")
+        (found,) = named
+        if found.relation.kind not in ROW_KINDS or found.relation.persistence != PERMANENT:
+            raise NoSuchTable(f"{name} is no permanent table: WAL does not contain its rows")
+        return found
+
+    def tables(self) -> Iterator[FoundTable]:
+        """Yield all tables of users."""
         for oid, database in self.seed.databases.items():
             mirror = self.seed.mirrors[oid]
-            if name.database in (None, database):
-                named = (relation for relation in mirror.relations() if _has_name(relation, name))
-                found += [(mirror, database, relation) for relation in named]
-        if len(found) != 1:
-            which = "no database has" if not found else f"{', '.join(sorted(each[1] for each in found))} have"
-            raise NoSuchTable(f"{which} a table {name} at {format_lsn(self.lsn)}")
-        mirror, database, relation = found[0]
-        if relation.kind not in ROW_KINDS or relation.persistence != PERMANENT:
-            raise NoSuchTable(f"{name} is no permanent table: WAL does not contain its rows")
-        heaps = [relation]
-        if relation.kind == PARTITIONED:
-            heaps = [leaf for leaf in mirror.relations() if leaf.kind == "r" and _is_below(leaf, relation)]
-        return FoundTable(mirror, database, relation, tuple(_files_of(mirror, leaf) for leaf in heaps))
+            for relation in mirror.relations():
+                yield FoundTable(mirror, database, relation)
 
 
-def catalogs_at(
-    backup: BackupFolder,
-    archive: ArchiveFolder,
-    selects: Callable[[str], bool],
-    target: RecoveryTarget | None,
-    observer: SeedObserver | None = None,
-) -> CatalogsAt:
-    """Return the catalogs of the databases that `selects` accepts."""
-    seed = seed_from_backup(backup, archive, selects, observer=observer)
+def catalogs_at(seed: Seed, backup: BackupFolder, archive: ArchiveFolder, target: RecoveryTarget | None) -> CatalogsAt:
+    """Return the catalogs at a target, from the seed at the end of the backup."""
     if target is None:
         return CatalogsAt(seed, seed.lsn, seed.timeline)
     if target.lsn < seed.lsn:
@@ -128,10 +130,6 @@ def _check_kept(seed: Seed, database: Oid) -> None:
     if database in seed.databases:
         text = f"database {seed.databases[database]} was created, dropped or moved to another tablespace after it"
         raise BackupUnusable(f"the backup does not have the files at that moment: {text}", hint="use a later backup")
-
-
-def _has_name(relation: Relation, name: TableName) -> bool:
-    return (relation.namespace, relation.name) == (name.schema, name.table)
 
 
 def _is_below(leaf: Relation, root: Relation) -> bool:

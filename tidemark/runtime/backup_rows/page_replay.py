@@ -16,6 +16,7 @@ from tidemark.decode.pages.visible_rows import VisibleRows
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import BackupFolder
 from tidemark.io.backup.changed_pages import PageCache, PagesOfFile
+from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.lsn import BlockNumber, Lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
@@ -46,6 +47,7 @@ class PageReplay:
             checkpoint.next_multixact,
             checkpoint.next_member,
         )
+        self.latest_time_us = NO_COMMIT_TIME  # of all transactions that ended since the redo LSN
         self.visibility = VisibleRows(self._log, self._multixacts)
         names = [LOCATOR.pack(*locator) for locator in self._files]
         self._names = frozenset(names)
@@ -53,7 +55,11 @@ class PageReplay:
         self._sought = names if is_few else list({name[:_DATABASE_BYTES] for name in names})
 
     def run(self, archive: ArchiveFolder, lsn: Lsn) -> None:
-        """Apply the records from the redo LSN on that begin before `lsn`."""
+        """Apply the records from the redo LSN on that begin before `lsn`; check that the backup has the files."""
+        self._apply(archive, lsn)
+        self._check()
+
+    def _apply(self, archive: ArchiveFolder, lsn: Lsn) -> None:
         for block in archived_blocks(archive, self._backup.label.start_lsn):
             stop = bisect_left(block.lsns, lsn, 0, len(block))
             self._record_ends(block, stop)
@@ -62,7 +68,7 @@ class PageReplay:
             if stop < len(block):
                 return
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise `BackupUnusable` if the backup lacks a file."""
         self._backup.prefetch(self._files)
         for locator, pages in self._files.items():
@@ -96,6 +102,7 @@ class PageReplay:
             ended = xact.parse(block.record(index), block.format)
             assert isinstance(ended, xact.Commit | xact.Abort), index
             self._log.record((ended.xid, *ended.subxids), committed=isinstance(ended, xact.Commit))
+            self.latest_time_us = max(self.latest_time_us, ended.time_us)
 
     def _records_of_files(self, block: RecordBlock, stop: int) -> Sequence[int]:
         """Return the records that may be about the files: those that contain the locator of one, at any place."""

@@ -6,13 +6,15 @@ or abort after it, in the order of WAL, and everything that follows (`recovery_t
 
 from dataclasses import dataclass
 
+from tidemark.decode.catalog.transactions import precedes
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.runtime.replay.archive_blocks import archived_blocks
+from tidemark.model.lsn import XID_MASK, FullXid, Lsn, format_lsn
+from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
 from tidemark.runtime.replay.commit_times import TransactionTimes
 from tidemark.runtime.replay.offline import ArchiveEndsEarly
+from tidemark.wal.rmgr import RM_STANDBY, standby
 
 
 class BeforeBackupEnd(ConfigError):
@@ -49,3 +51,17 @@ def recovery_target(archive: ArchiveFolder, start_lsn: Lsn, moment: Lsn | Commit
         end_lsn = block.end_lsn
     ended = "without a transaction" if latest is None else f"with a transaction of {latest}"
     raise ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)} {ended}, and has none after {moment}")
+
+
+def settled_target(archive: ArchiveFolder, from_lsn: Lsn, below: FullXid) -> RecoveryTarget:
+    """Return the first LSN from `from_lsn` on at which all transactions below an xid are known to have ended."""
+    end_lsn = from_lsn
+    for block in archived_blocks(archive, from_lsn):
+        for index in of_rmgr(block, len(block), RM_STANDBY):
+            running = standby.parse(block.record(index))
+            if running is not None and not precedes(running.oldest_running_xid, below & XID_MASK):
+                return RecoveryTarget(Lsn(block.lsns[index]), Lsn(block.lsns[index]))
+        end_lsn = block.end_lsn
+    raise ArchiveEndsEarly(
+        f"{archive.folder} ends at {format_lsn(end_lsn)}, before it shows that transactions below {below} have ended"
+    )

@@ -9,14 +9,14 @@ The WAL since the redo LSN of the backup is read once for each of these steps, a
 Memory is bounded; changed pages beyond the bound, and the index of TOASTed values, are in a folder of temporary files.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.catalog.databases import MappedDialects
 from tidemark.decode.groups.partitions import PartitionRoutes, as_target, by_leaf, under_own_name
-from tidemark.decode.pages.copied_batches import CopiedBatches
+from tidemark.decode.pages.copied_batches import BYTES_MAX, ROWS_MAX, CopiedBatches
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import BackupFolder
 from tidemark.io.backup.changed_pages import PageCache
@@ -25,13 +25,14 @@ from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Position
-from tidemark.model.relation import PARTITIONED, Relation
+from tidemark.model.relation import PARTITIONED, Relation, RelFileLocator
 from tidemark.model.table_name import TableName
 from tidemark.runtime.backup_rows.catalogs import CatalogsAt, FoundTable, catalogs_at
 from tidemark.runtime.backup_rows.page_replay import PageReplay
 from tidemark.runtime.backup_rows.recovery_target import recovery_target
 from tidemark.runtime.backup_rows.toasted_values import ToastedValues
 from tidemark.runtime.seed.backup_reading import check_archive
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.seeding import SeedObserver
 
 
@@ -56,15 +57,18 @@ class BackedUpRows:
         """Return the position before the rows: they follow in the same place of the stream."""
         return Position(self._catalogs.timeline, self._catalogs.lsn, 0)
 
-    def batches(self) -> Iterator[ChangeBatch]:
-        """Yield the rows, with positions after `position`."""
+    def batches(
+        self, after: Position | None = None, *, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX
+    ) -> Iterator[ChangeBatch]:
+        """Yield the rows, with positions after `after`, or else `position`."""
+        before, time_us = after or self.position, self._replay.latest_time_us
         seed = self._catalogs.seed
         dialects = MappedDialects(seed.mirrors, self._types, seed.format.major)
         routes = PartitionRoutes(dialects, self._root_of if self.relation.has_partition_rows else by_leaf)
-        first = replace(self.position, ordinal=1)
-        for files in self.found.heaps:
+        first = replace(before, ordinal=before.ordinal + 1)
+        for files in self.found.heaps():
             builder = BatchBuilder(self.database, files.relation, dialects[self.database])
-            batches = CopiedBatches(builder, first, 0)
+            batches = CopiedBatches(builder, first, time_us, rows_max=rows_max, bytes_max=bytes_max)
             toasted = ToastedValues(self._replay, files, self._scratch)
             pages = self._replay.pages(files.heap)
             for row in self._replay.visibility.rows(pages, files.relation.qualified_name):
@@ -95,13 +99,17 @@ def rows_of_tables(
     checkpoint = check_archive(backup, archive)
     target = None if moment is None else recovery_target(archive, backup.label.start_lsn, moment)
     databases = {name.database for name in names}
-    catalogs = catalogs_at(backup, archive, lambda name: None in databases or name in databases, target, observer)
-    tables = [catalogs.find(name) for name in names]
-    locators = [locator for found in tables for files in found.heaps for locator in files.locators]
-    replay = PageReplay(backup, checkpoint, locators, PageCache(scratch))
+    seed = seed_from_backup(backup, archive, lambda name: None in databases or name in databases, observer=observer)
+    catalogs = catalogs_at(seed, backup, archive, target)
+    tables = [(found, _delivered(found)) for found in map(catalogs.find, names)]
+    replay = PageReplay(backup, checkpoint, files_of(found for found, _ in tables), PageCache(scratch))
     replay.run(archive, catalogs.lsn)
-    replay.check()
-    return [BackedUpRows(found, _delivered(found), catalogs, replay, types, scratch) for found in tables]
+    return [BackedUpRows(found, shown, catalogs, replay, types, scratch) for found, shown in tables]
+
+
+def files_of(tables: Iterable[FoundTable]) -> list[RelFileLocator]:
+    """Return all files of tables."""
+    return list(dict.fromkeys(locator for found in tables for files in found.heaps() for locator in files.locators))
 
 
 def _delivered(found: FoundTable) -> Relation:
