@@ -206,17 +206,21 @@ FAR = OutOfLine(bytes(range(200)), 90, is_compressed=False, value_id=FIRST_VALUE
 OWNER = OwnerRow(FIRST_XID, (TEXT, INT8), (FAR, bytes(8)), is_consumed=True, has_short_chunks=False)
 
 
-def joined_size(packed: Sequence[bytes], row: bytes, xids: Sequence[int] = ()) -> int:
-    """Hold chunks, then join the row; return the size of the result, 0 if it is refused. `xids`: of the chunks."""
+def joined_size(packed: Sequence[bytes], row: bytes, xids: Sequence[int] = (), behind: bytes = b"") -> int:
+    """Hold chunks, then join the row; return the size of the result, 0 if it is refused.
+
+    `xids`: of the chunks; `behind`: bytes of the block after the row.
+    """
     chunks = slow_chunks.HeldChunks()
     chunks.set_layout(0, [described.length for described in OWNER.types], [4, 8])
-    linear = b"".join([*packed, row])
+    linear = b"".join([*packed, row, behind])
     chunks.begin(linear)
     at = 0
     for record, chunk in enumerate(packed):
         chunks.hold(xids[record] if xids else FIRST_XID, record, at, len(chunk))
         at += len(chunk)
     size: int = chunks.join(FIRST_XID, 0, at, len(row), True)
+    assert len(chunks.joined) == len(linear)  # compiled, it does not grow
     return size
 
 
@@ -244,3 +248,82 @@ def test_rows_that_are_damaged_are_refused() -> None:
     for hoff in (16, 25, 200):  # before the values, not aligned, behind the end of the row
         assert joined_size(chunks, row[:4] + bytes([hoff]) + row[5:]) == 0
     assert joined_size(chunks, row[:7] + b"\x11" + row[8:]) == 0  # the tag of no pointer to a table
+
+
+@given(st.integers(5, len(OWNER.packed(is_joined=False)) - 1), st.binary(max_size=40))
+def test_a_row_that_ends_early_is_refused_whatever_follows_it(length: int, behind: bytes) -> None:
+    row, chunks = OWNER.packed(is_joined=False), FAR.chunks(is_short=False)
+    assert joined_size(chunks, row[:length], behind=behind) == 0
+
+
+def test_a_row_that_repeats_a_value_is_refused_if_the_result_has_no_space() -> None:
+    for others in (0, 60, 100, 130, 150):  # bytes of the block: the result ends within a chunk, a header, padding
+        row = OwnerRow(FIRST_XID, (TEXT, TEXT, TEXT), (FAR, FAR, FAR), is_consumed=False, has_short_chunks=False)
+        packed = row.packed(is_joined=False)
+        linear = b"".join([*FAR.chunks(is_short=False), packed]) + bytes(others)
+        chunks = slow_chunks.HeldChunks()
+        chunks.set_layout(0, [-1] * 3, [4] * 3)
+        chunks.begin(linear)
+        at = 0
+        for record, chunk in enumerate(FAR.chunks(is_short=False)):
+            assert chunks.hold(FIRST_XID, record, at, len(chunk))
+            at += len(chunk)
+        expected = row.packed(is_joined=True)
+        fits = len(expected) <= len(linear)
+        assert chunks.join(FIRST_XID, 0, at, len(packed), False) == (len(expected) if fits else 0)
+        assert len(chunks.joined) == len(linear)
+
+
+def held(chunks: Sequence[bytes], lengths: Sequence[int] = ()) -> list[bool]:
+    """Return which chunks of one transaction are held. `lengths`: of their records, if they end early."""
+    holder, linear, found = slow_chunks.HeldChunks(), b"".join(chunks) + bytes(8), list[bool]()
+    holder.begin(linear)
+    at = 0
+    for record, chunk in enumerate(chunks):
+        found.append(bool(holder.hold(FIRST_XID, record, at, lengths[record] if lengths else len(chunk))))
+        at += len(chunk)
+    return found
+
+
+def test_only_the_next_chunk_of_a_value_is_held() -> None:
+    chunks = FAR.chunks(is_short=False)
+    assert held(chunks) == [True, True, True]
+    assert held([chunks[0], chunks[2]]) == [True, False]
+    assert held([chunks[0], chunks[0], chunks[1]]) == [True, True, True]  # joining refuses it
+    assert held([chunks[1]]) == [False]
+
+
+def test_chunks_whose_datum_is_damaged_are_not_held() -> None:
+    (chunk,) = OutOfLine(b"content", 90, is_compressed=False, value_id=FIRST_VALUE).chunks(is_short=False)
+    header_at = len(chunk) - len(b"content") - 4
+    assert held([chunk]) == [True]
+    for header in (
+        b"\x02\0\0\0",
+        b"\x0c\0\0\0",
+        struct.pack("<I", len(b"content") + 5 << 2),
+    ):  # compressed, too small, too long
+        assert held([chunk[:header_at] + header + chunk[header_at + 4 :]]) == [False]
+    for length in range(header_at - 7, len(chunk)):
+        assert held([chunk], [length]) == [False], length
+    empty = packed_chunk(FIRST_VALUE, 0, b"")
+    assert held([empty]) == [True]
+
+
+def test_chunks_are_held_up_to_a_number_and_carried_up_to_a_number_and_a_size() -> None:
+    holder = slow_chunks.HeldChunks()
+    chunk = packed_chunk(FIRST_VALUE, 0, b"c")
+    holder.begin(chunk)
+    for record in range(2 * RECORDS_MAX):
+        assert holder.hold(FIRST_XID, record % RECORDS_MAX, 0, len(chunk))
+        if record == RECORDS_MAX - 1:
+            assert holder.carry(chunk)
+            holder.begin(chunk)
+    assert not holder.hold(FIRST_XID, 0, 0, len(chunk))
+    assert not holder.carry(chunk)
+    large = packed_chunk(FIRST_VALUE, 0, bytes(slow_chunks.CARRIED_BYTES_MAX // 4))
+    for count, is_carried in ((4, True), (5, False)):
+        holder = slow_chunks.HeldChunks()
+        holder.begin(large)
+        assert all(holder.hold(FIRST_XID, record, 0, len(large)) for record in range(count))
+        assert bool(holder.carry(large)) is is_carried
+        assert len(holder.carried) == (slow_chunks.CARRIED_BYTES_MAX if is_carried else 1)
