@@ -125,6 +125,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     for key, path in (
         ("archive.folder", config.archive.folder),
         ("archive.program", config.archive.program),
+        ("copy.base_backup", config.copy.base_backup),
         ("markers.key_file", config.markers.key_file),
         ("standby.lake", "" if is_in_store(config.standby.lake) else config.standby.lake),
         ("lake.store_credentials_file", config.lake.store_credentials_file),
