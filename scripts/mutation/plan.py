@@ -53,7 +53,9 @@ PLANS = {
         ("tests/property/decoder/test_pending_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
     "tidemark/decode/transactions/held_chunks.py": MutationTests(
-        ("tests/unit/decoder/test_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
+        ("tests/property/decoder/test_held_chunks.py", "tests/unit/decoder/test_held_chunks.py"),
+        ("tests/unit/decoder/test_rows.py",),
+        interpreted=True,
     ),
     "tidemark/decode/transactions/xid_states.py": MutationTests(
         ("tests/unit/decoder/test_small_savepoints.py",), _SMALL_TRANSACTIONS, interpreted=True
