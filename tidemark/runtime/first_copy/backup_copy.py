@@ -27,7 +27,7 @@ from tidemark.io.node.copy_source import TableSnapshot
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Relation
@@ -39,7 +39,6 @@ from tidemark.runtime.backup_rows.table_rows import BackedUpRows, files_of
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, BuiltBatch, CopyFeeding, Deliver
 from tidemark.runtime.first_copy.first_copy import CopySettings, shown_by
-from tidemark.runtime.replay.offline import ArchiveEndsEarly
 from tidemark.runtime.seed.backup_reading import check_archive, wal_of
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.copy_plan import is_changed_selection, selection_reported
@@ -99,12 +98,12 @@ class BackupCopy:
         self._stopping = stopping
 
     def run(self) -> None:
-        """Copy all; wait for WAL that is not archived yet, and for space."""
+        """Copy all; wait for WAL that is not archived yet, or that has to be restored, and for space."""
         while True:
             try:
                 with open_backup(Path(self._settings.copy.base_backup)) as backup, self._scratch() as scratch:
                     self._copy(backup, scratch)
-            except (ArchiveEndsEarly, NoWal, StateFull) as error:
+            except (WalGap, NoWal, StateFull) as error:
                 delay_s = self._settings.retry.max_s
                 self._log.warning("first copy from a backup waits", retry_s=delay_s, **describe_error(error))
                 if self._stopping.wait(delay_s):
