@@ -186,7 +186,7 @@ def test_a_backup_of_another_cluster_or_without_a_captured_database_ends_the_pro
     too_old = Sidecar(node, "later", tmp_path / "later", copy=True, **options, **both)
     too_old.config = replace(too_old.config, select=SelectConfig(databases=("later", "postgres")))
     other = new_cluster(15)
-    foreign = Sidecar(other, "postgres", tmp_path / "foreign", copy=True, TIDEMARK_COPY__BASE_BACKUP=str(backup))
+    foreign = Sidecar(other, "postgres", tmp_path / "foreign", copy=True, **options)
     for sidecar, text in ((too_old, "does not have the captured databases later"), (foreign, "is of system")):
         sidecar.folder.root.parent.mkdir()
         sidecar.init()

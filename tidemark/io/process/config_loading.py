@@ -118,6 +118,10 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         raise BadConfig(
             f"{where}: ring.bytes_max is {config.ring.bytes_max}: at least {RING_BYTES_MIN}, or 0 for the default"
         )
+    if config.copy.base_backup and not config.has_archive:
+        raise BadConfig(
+            f"{where}: copy.base_backup requires archive.folder, with the WAL since the start of the backup"
+        )
     _check_consumer(config, where)
     _check_standby(config, where)
     _check_lake(config.lake, where)

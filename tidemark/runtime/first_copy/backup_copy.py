@@ -21,6 +21,7 @@ from tidemark.decode.transactions.schema_changes import PERMANENT
 from tidemark.io.archive.archive import NoWal
 from tidemark.io.backup.backup import BackupFolder, open_backup
 from tidemark.io.backup.changed_pages import PageCache, scratch_error
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.copy_source import TableSnapshot
@@ -96,16 +97,19 @@ class BackupCopy:
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
+        self._clock = SystemClock()
 
     def run(self) -> None:
         """Copy all; wait for WAL that is not archived yet, or that has to be restored, and for space."""
         while True:
+            began_s = self._clock.monotonic_s()
             try:
                 with open_backup(Path(self._settings.copy.base_backup)) as backup, self._scratch() as scratch:
                     self._copy(backup, scratch)
             except (WalGap, NoWal, StateFull) as error:
-                delay_s = self._settings.retry.max_s
-                self._log.warning("first copy from a backup waits", retry_s=delay_s, **describe_error(error))
+                # The WAL is read again: not for more than half of the time.
+                delay_s = max(self._settings.retry.max_s, self._clock.monotonic_s() - began_s)
+                self._log.warning("first copy from a backup waits", retry_s=round(delay_s, 1), **describe_error(error))
                 if self._stopping.wait(delay_s):
                     raise Stopped from error
             else:
