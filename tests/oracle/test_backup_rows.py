@@ -18,6 +18,7 @@ from tests.support.servers.backup_seeds import archive_of, archiving
 from tests.support.servers.backups import by_copy
 from tests.support.servers.postgres import Cluster
 from tests.support.servers.recovered_backup import clock, copied_rows, recovered, table_names, values_of
+from tests.support.servers.standby import standby_of, wait_until_replayed
 from tests.support.workloads.page_load import page_load
 from tests.support.workloads.random_sessions.crew import storm
 from tidemark.io.backup.backup import open_backup
@@ -175,3 +176,23 @@ def test_rows_under_a_partitioned_table_are_those_of_all_its_partitions(
     shown = node.sql("SELECT id, note, n, tableoid::int8 FROM root")
     expected = [{"id": row[0], "note": row[1], "n": row[2], "tableoid": row[3]} for row in shown]
     assert sorted(read) == sorted(map(repr, expected))
+
+
+def test_rows_of_a_backup_of_a_standby_are_those_of_a_recovered_server(
+    new_cluster: NewCluster, major: int, tmp_path: Path
+) -> None:
+    node = archiving(new_cluster, major, max_prepared_transactions=20)
+    node.sql("CREATE DATABASE app")
+    with standby_of(node, archive_mode="off") as standby:
+        backup = standby.folder / "backup"
+        with page_load(node, "app", 2) as load:
+            load.wait_for_more(SCRIPTS)
+            node.sql("CHECKPOINT")
+            wait_until_replayed(standby, node)
+            by_copy(standby, backup, 2, lambda: load.wait_for_more(SCRIPTS))
+            node.sql("CHECKPOINT")
+            load.wait_for_more(SCRIPTS)
+            moment = parse_lsn(node.flush_lsn())
+            load.wait_for_more(SCRIPTS)
+        (backup / "standby.signal").unlink()
+        assert_recovered(node, backup, "app", [moment], tmp_path)

@@ -118,6 +118,7 @@ def select_less_sidecar(node: Cluster, root: Path, backup: Path, **options: str)
 def test_a_running_capture_copies_from_a_backup_by_a_role_that_may_read_no_table(node: Cluster, tmp_path: Path) -> None:
     """The state was created from the node after the backup: the rows are those at a later place of WAL."""
     backup = back_up(node, 4)
+    node.sql("SELECT pg_switch_wal()")  # the capture begins in a segment that is not archived
     node.configure(log_statement="all")
     sidecar = select_less_sidecar(node, tmp_path, backup)
     with node.connect("app", autocommit=False) as lasting:
@@ -185,7 +186,7 @@ def test_a_backup_of_another_cluster_or_without_a_captured_database_ends_the_pro
     too_old = Sidecar(node, "later", tmp_path / "later", copy=True, **options, **both)
     too_old.config = replace(too_old.config, select=SelectConfig(databases=("later", "postgres")))
     other = new_cluster(15)
-    foreign = Sidecar(other, "postgres", tmp_path / "foreign", copy=True, TIDEMARK_COPY__BASE_BACKUP=str(backup))
+    foreign = Sidecar(other, "postgres", tmp_path / "foreign", copy=True, **options)
     for sidecar, text in ((too_old, "does not have the captured databases later"), (foreign, "is of system")):
         sidecar.folder.root.parent.mkdir()
         sidecar.init()

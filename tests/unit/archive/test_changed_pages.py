@@ -87,3 +87,4 @@ def test_the_chunks_of_a_value_are_found_in_order_wherever_they_were(tmp_path: P
     for value in values:
         assert index.places(value) == [(n, 4_000_000_000 + n, 291 - n) for n in range(3)]
     assert index.places(Oid(6)) == []
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir())

@@ -178,7 +178,10 @@ class BackupFolder:
         self.prefetch([locator])
         first = self._files / self._first_file(locator)
         self._check_file(first)
-        return first.exists()
+        try:
+            return first.exists()
+        except OSError as error:
+            raise unreadable(first, error) from error
 
     def page(self, locator: RelFileLocator, block: BlockNumber) -> bytes | None:
         """Return one page of a relation's file; None if it does not exist."""

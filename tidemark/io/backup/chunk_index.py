@@ -1,5 +1,6 @@
 """Where the chunks of TOASTed values are: sorted runs in temporary files, so that memory does not grow with a table."""
 
+import os
 from array import array
 from pathlib import Path
 
@@ -58,7 +59,9 @@ class ChunkIndex:
         run = self._sorted()
         path = self._folder / f"chunks-{self._name}-{len(self._runs)}"
         try:
-            run.tofile(path)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                run.tofile(file)
             self._runs.append(np.memmap(path, np.uint64, "r", shape=run.shape))
         except OSError as error:
             raise scratch_error(path, error) from error

@@ -17,7 +17,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import OID_BYTES, Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.relation import PARTITIONED, Relation, RelFileLocator
 from tidemark.model.table_name import TableName
-from tidemark.runtime.backup_rows.recovery_target import BeforeBackupEnd, RecoveryTarget
+from tidemark.runtime.backup_rows.recovery_target import BeforeBackupEnd, Progressed, RecoveryTarget, do_nothing
 from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
 from tidemark.runtime.replay.offline import ends_early
 from tidemark.runtime.seed.seeding import Seed
@@ -64,8 +64,7 @@ class FoundTable:
         """Return the table's files, or those of its partitions."""
         if self.relation.kind != PARTITIONED:
             return [_files_of(self.mirror, self.relation)]
-        leaves = (leaf for leaf in self.mirror.relations() if leaf.kind == "r" and _is_below(leaf, self.relation))
-        return [_files_of(self.mirror, leaf) for leaf in leaves]
+        return [_files_of(self.mirror, leaf) for leaf in self.mirror.relations() if _is_leaf_of(self.relation, leaf)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +94,23 @@ class CatalogsAt:
                 yield FoundTable(mirror, database, relation)
 
 
-def catalogs_at(seed: Seed, backup: BackupFolder, archive: ArchiveFolder, target: RecoveryTarget | None) -> CatalogsAt:
+def catalogs_at(
+    seed: Seed,
+    backup: BackupFolder,
+    archive: ArchiveFolder,
+    target: RecoveryTarget | None,
+    progress: Progressed = do_nothing,
+) -> CatalogsAt:
     """Return the catalogs at a target, from the seed at the end of the backup."""
     if target is None:
         return CatalogsAt(seed, seed.lsn, seed.timeline)
     if target.lsn < seed.lsn:
         raise BeforeBackupEnd(f"{target} is before the end of {backup.folder}, {format_lsn(seed.lsn)}")
-    _follow(seed, archive, target.lsn)
+    _follow(seed, archive, target.lsn, progress)
     return CatalogsAt(seed, target.lsn, archive.history.timeline_at(target.lsn))
 
 
-def _follow(seed: Seed, archive: ArchiveFolder, lsn: Lsn) -> None:
+def _follow(seed: Seed, archive: ArchiveFolder, lsn: Lsn, progress: Progressed) -> None:
     """Let the mirrors of a seed follow the records that begin before `lsn`."""
     follower = CatalogFollower(seed.format, seed.mirrors)
     for xid, top_xid in seed.top_of.items():
@@ -113,6 +118,7 @@ def _follow(seed: Seed, archive: ArchiveFolder, lsn: Lsn) -> None:
     wanted = RecordFilter(seed.format, seed.mirrors)
     end_lsn = seed.lsn
     for block in archived_blocks(archive, seed.lsn):
+        progress()
         stop = bisect_left(block.lsns, lsn, 0, len(block))
         for index in of_rmgr(block, stop, RM_DBASE):
             _check_kept(seed, Oid(int.from_bytes(block.record(index).main[:OID_BYTES], "little")))
@@ -132,8 +138,10 @@ def _check_kept(seed: Seed, database: Oid) -> None:
         raise BackupUnusable(f"the backup does not have the files at that moment: {text}", hint="use a later backup")
 
 
-def _is_below(leaf: Relation, root: Relation) -> bool:
-    return any(above.oid == root.oid for above in leaf.ancestors)
+def _is_leaf_of(root: Relation, leaf: Relation) -> bool:
+    """Return whether `leaf` is a partition below `root` with rows in WAL: an unlogged one is empty after recovery."""
+    is_below = any(above.oid == root.oid for above in leaf.ancestors)
+    return is_below and leaf.kind == "r" and leaf.persistence == PERMANENT
 
 
 def _files_of(mirror: CatalogMirror, relation: Relation) -> HeapFiles:

@@ -19,6 +19,7 @@ from tidemark.io.backup.changed_pages import PageCache, PagesOfFile
 from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.lsn import BlockNumber, Lsn
 from tidemark.model.relation import RelFileLocator
+from tidemark.runtime.backup_rows.recovery_target import Progressed, do_nothing
 from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
 from tidemark.runtime.replay.end_marks import ends_in
 from tidemark.wal.data_directory import BackupUnusable
@@ -35,9 +36,15 @@ class PageReplay:
     """The pages of some files at an LSN, and which transactions had ended there."""
 
     def __init__(
-        self, backup: BackupFolder, checkpoint: Checkpoint, locators: Sequence[RelFileLocator], cache: PageCache
+        self,
+        backup: BackupFolder,
+        checkpoint: Checkpoint,
+        locators: Sequence[RelFileLocator],
+        cache: PageCache,
+        progress: Progressed = do_nothing,
     ) -> None:
         self._backup = backup
+        self._progress = progress
         self._files: Mapping[RelFileLocator, PagesOfFile] = {locator: cache.new_file() for locator in locators}
         self._redo = PageRedo(backup.format, self._files)
         self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
@@ -61,6 +68,7 @@ class PageReplay:
 
     def _apply(self, archive: ArchiveFolder, lsn: Lsn) -> None:
         for block in archived_blocks(archive, self._backup.label.start_lsn):
+            self._progress()
             stop = bisect_left(block.lsns, lsn, 0, len(block))
             self._record_ends(block, stop)
             for index in self._records_of_files(block, stop):
@@ -77,7 +85,9 @@ class PageReplay:
 
     def pages(self, locator: RelFileLocator) -> Iterator[tuple[BlockNumber, bytes | bytearray]]:
         """Yield the pages of a file in order."""
-        return self._files[locator].over(self._backup.pages(locator))
+        for block, page in self._files[locator].over(self._backup.pages(locator)):
+            self._progress()
+            yield block, page
 
     def page(self, locator: RelFileLocator, block: BlockNumber) -> bytes | bytearray | None:
         """Return one page of a file; None if it does not exist."""

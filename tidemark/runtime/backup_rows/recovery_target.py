@@ -4,6 +4,7 @@ An LSN includes the records that begin before it (`recovery_target_inclusive = o
 or abort after it, in the order of WAL, and everything that follows (`recovery_target_time`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.decode.catalog.transactions import precedes
@@ -15,6 +16,12 @@ from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
 from tidemark.runtime.replay.commit_times import TransactionTimes
 from tidemark.runtime.replay.offline import ArchiveEndsEarly
 from tidemark.wal.rmgr import RM_STANDBY, standby
+
+Progressed = Callable[[], None]  # is called while WAL and pages are read, and may raise an error to end that
+
+
+def do_nothing() -> None:
+    """Let the reading continue."""
 
 
 class BeforeBackupEnd(ConfigError):
@@ -53,10 +60,11 @@ def recovery_target(archive: ArchiveFolder, start_lsn: Lsn, moment: Lsn | Commit
     raise ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)} {ended}, and has none after {moment}")
 
 
-def settled_target(archive: ArchiveFolder, from_lsn: Lsn, below: FullXid) -> RecoveryTarget:
+def settled_target(archive: ArchiveFolder, from_lsn: Lsn, below: FullXid, progress: Progressed) -> RecoveryTarget:
     """Return the first LSN from `from_lsn` on at which all transactions below an xid are known to have ended."""
     end_lsn = from_lsn
     for block in archived_blocks(archive, from_lsn):
+        progress()
         for index in of_rmgr(block, len(block), RM_STANDBY):
             running = standby.parse(block.record(index))
             if running is not None and not precedes(running.oldest_running_xid, below & XID_MASK):

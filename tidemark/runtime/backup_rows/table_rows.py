@@ -72,7 +72,8 @@ class BackedUpRows:
             toasted = ToastedValues(self._replay, files, self._scratch)
             pages = self._replay.pages(files.heap)
             for row in self._replay.visibility.rows(pages, files.relation.qualified_name):
-                yield from self._routed(routes, batches.add(toasted.fill_in(row.packed)))
+                if made := batches.add(toasted.fill_in(row.packed)):
+                    yield from self._routed(routes, made)
             yield from self._routed(routes, batches.build())
             first = replace(first, ordinal=first.ordinal + batches.row_count)
 

@@ -55,7 +55,7 @@ class ToastedValues:
         return self._page[1]
 
     def _indexed(self, toast: RelFileLocator) -> ChunkIndex:
-        index = ChunkIndex(self._scratch, str(toast.rel))
+        index = ChunkIndex(self._scratch, f"{toast.spc}-{toast.rel}")
         where = f"the TOAST table of {self._files.relation.qualified_name}"
         for row in self._replay.visibility.rows(self._replay.pages(toast), where):
             value_id, number = chunk_key(row.packed)

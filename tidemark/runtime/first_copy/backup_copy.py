@@ -21,28 +21,29 @@ from tidemark.decode.transactions.schema_changes import PERMANENT
 from tidemark.io.archive.archive import NoWal
 from tidemark.io.backup.backup import BackupFolder, open_backup
 from tidemark.io.backup.changed_pages import PageCache, scratch_error
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.copy_source import TableSnapshot
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import SystemIdentifier
+from tidemark.model.errors import ConfigError, WalGap
+from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Relation
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.backup_rows.catalogs import CatalogsAt, FoundTable, catalogs_at
 from tidemark.runtime.backup_rows.page_replay import PageReplay
-from tidemark.runtime.backup_rows.recovery_target import settled_target
+from tidemark.runtime.backup_rows.recovery_target import Progressed, settled_target
 from tidemark.runtime.backup_rows.table_rows import BackedUpRows, files_of
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, BuiltBatch, CopyFeeding, Deliver
 from tidemark.runtime.first_copy.first_copy import CopySettings, shown_by
-from tidemark.runtime.replay.offline import ArchiveEndsEarly
 from tidemark.runtime.seed.backup_reading import check_archive, wal_of
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.copy_plan import is_changed_selection, selection_reported
+from tidemark.runtime.seed.seeding import SilentObserver
 from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
 from tidemark.wire.state.state_keys import FINGERPRINT
@@ -96,16 +97,19 @@ class BackupCopy:
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
+        self._clock = SystemClock()
 
     def run(self) -> None:
-        """Copy all; wait for WAL that is not archived yet, and for space."""
+        """Copy all; wait for WAL that is not archived yet, or that has to be restored, and for space."""
         while True:
+            began_s = self._clock.monotonic_s()
             try:
                 with open_backup(Path(self._settings.copy.base_backup)) as backup, self._scratch() as scratch:
                     self._copy(backup, scratch)
-            except (ArchiveEndsEarly, NoWal, StateFull) as error:
-                delay_s = self._settings.retry.max_s
-                self._log.warning("first copy from a backup waits", retry_s=delay_s, **describe_error(error))
+            except (WalGap, NoWal, StateFull) as error:
+                # The WAL is read again: not for more than half of the time.
+                delay_s = max(self._settings.retry.max_s, self._clock.monotonic_s() - began_s)
+                self._log.warning("first copy from a backup waits", retry_s=round(delay_s, 1), **describe_error(error))
                 if self._stopping.wait(delay_s):
                     raise Stopped from error
             else:
@@ -131,12 +135,14 @@ class BackupCopy:
         _check_same(backup, self._store.identity.system_identifier)
         archive = wal_of(backup, settings.archive)
         checkpoint = check_archive(backup, archive)
-        seed = seed_from_backup(backup, archive, settings.select.selection().selects_database)
+        observer = _StopObserver(self._check_stop)
+        seed = seed_from_backup(backup, archive, settings.select.selection().selects_database, observer=observer)
         if missing := beginning.databases.keys() - seed.databases.keys():
             names = ", ".join(sorted(beginning.databases[oid] for oid in missing))
             raise BackupTooOld(f"the backup {backup.folder} does not have the captured databases {names}")
         from_lsn = max(seed.lsn, beginning.lsn)
-        catalogs = catalogs_at(seed, backup, archive, settled_target(archive, from_lsn, beginning.complete_from))
+        target = settled_target(archive, from_lsn, beginning.complete_from, self._check_stop)
+        catalogs = catalogs_at(seed, backup, archive, target, self._check_stop)
         tables = self._plan(catalogs)
         self._metrics.copy_tables_left.set(len(tables))
         replay = PageReplay(
@@ -144,11 +150,16 @@ class BackupCopy:
             checkpoint,
             files_of(found for found, _ in tables),
             PageCache(scratch, changed_bytes_max=settings.copy.spool_bytes),
+            self._check_stop,
         )
         replay.run(archive, catalogs.lsn)
         for number, (found, shown) in enumerate(tables, 1):
             self._feed(BackedUpRows(found, shown, catalogs, replay, beginning.types, scratch), replay.latest_time_us)
             self._metrics.copy_tables_left.set(len(tables) - number)
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped
 
     def _plan(self, catalogs: CatalogsAt) -> list[tuple[FoundTable, Relation]]:
         """Return the tables to be copied, and record them: a kill does not change the plan."""
@@ -191,10 +202,20 @@ class BackupCopy:
     def _built(self, rows: BackedUpRows, after: Position) -> Iterator[BuiltBatch]:
         rows_max, bytes_max = self._settings.bounds
         for batch in rows.batches(after, rows_max=rows_max, bytes_max=bytes_max):
-            if self._stopping.is_set():
-                raise Stopped
             first = batch.rows.slice(0, 1)
             yield replace(after, ordinal=first.column("_ordinal")[0].as_py()), batch, batch.rows.nbytes
+
+
+class _StopObserver(SilentObserver):
+    """Ends a seed when the process stops."""
+
+    def __init__(self, check: Progressed) -> None:
+        self._check = check
+
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Raise `Stopped` if the process stops."""
+        del start_lsn, lsn, end_lsn
+        self._check()
 
 
 def _is_whole() -> None:

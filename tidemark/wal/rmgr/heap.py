@@ -8,6 +8,7 @@ An update may also omit the prefix or suffix that it shares with the old tuple. 
 is logically logged.
 """
 
+from array import array
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as struct_error
@@ -258,10 +259,13 @@ def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
 
 def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:
     """Return packed tuple, xmin and xmax at line pointer `offset` of a heap page; None if it has no tuple."""
-    count = _line_pointers(page)
-    if not 1 <= offset <= count:
+    if not 1 <= offset <= _line_pointers(page):
         return None
-    (pointer,) = _LINE_POINTER.unpack_from(page, DATA_PAGE_HEADER_BYTES + 4 * (offset - 1))
+    (pointer,) = _LINE_POINTER.unpack_from(page, DATA_PAGE_HEADER_BYTES + _LINE_POINTER.size * (offset - 1))
+    return _tuple_at(page, offset, pointer)
+
+
+def _tuple_at(page: bytes, offset: int, pointer: int) -> tuple[bytes, Xid, Xid] | None:
     begin, flags, length = pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17
     if flags != _LP_NORMAL:
         return None
@@ -273,8 +277,10 @@ def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:
 
 def page_tuples(page: bytes) -> Iterator[tuple[int, bytes, Xid, Xid]]:
     """Yield offset, packed tuple, xmin and xmax of all tuples on a heap page."""
-    for offset in range(1, _line_pointers(page) + 1):
-        found = page_tuple(page, offset)
+    count = _line_pointers(page)
+    pointers = array("I", page[DATA_PAGE_HEADER_BYTES : DATA_PAGE_HEADER_BYTES + _LINE_POINTER.size * count])
+    for offset, pointer in enumerate(pointers, 1):
+        found = _tuple_at(page, offset, pointer)
         if found is not None:
             yield offset, *found
 
