@@ -55,6 +55,8 @@ def recovered(node: Cluster, backup: Path, moment: Lsn | CommitTime | None) -> I
             within_s=RECOVERED_S,
             reported=lambda: server.log[-3000:],
         )
+        for gid, of in server.sql("SELECT gid, database::text FROM pg_prepared_xacts"):
+            server.sql(f"ROLLBACK PREPARED '{gid}'", str(of))  # shows the same rows, and releases its locks
         yield server
 
 
