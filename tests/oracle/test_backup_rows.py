@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.conftest import NewCluster
@@ -29,6 +30,7 @@ from tidemark.model.table_name import TableName
 from tidemark.runtime.backup_rows.table_rows import rows_of_tables
 from tidemark.wal.versions import PAGE_BYTES
 
+SAMPLES_SINCE = 15  # earlier majors do not read some of the values
 SEGMENT_BYTES = 4 * PAGE_BYTES  # of the files of a backup that is divided further
 ROUNDS = int(os.environ.get("TIDEMARK_BACKUP_ROUNDS", "1"))
 SCRIPTS = 150  # of the load before the backup, during it, and between the moments
@@ -122,9 +124,12 @@ def test_values_of_all_types_are_those_of_copy(new_cluster: NewCluster, major: i
         for number, (declaration, values) in enumerate(SAMPLES.items()):
             if SINCE.get(declaration, 0) <= major:
                 session.execute(f"CREATE TABLE t{number} (number serial, value {declaration})".encode())
-                with session.cursor().copy(f"COPY t{number} (value) FROM STDIN".encode()) as copy:
-                    for value in (None, *values):
-                        copy.write_row([value])
+                for value in (None, *values):
+                    try:
+                        session.execute(f"INSERT INTO t{number} (value) VALUES (%s)".encode(), [value])
+                    except psycopg.DataError:
+                        if major >= SAMPLES_SINCE:
+                            raise
     by_copy(node, node.folder / "backup", 1, lambda: node.sql("CHECKPOINT"))
     assert_recovered(node, node.folder / "backup", "app", [None], tmp_path)
 
