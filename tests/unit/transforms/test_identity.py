@@ -253,11 +253,11 @@ def test_a_text_that_only_moved_is_the_same_and_another_text_is_not() -> None:
 
 def test_the_code_of_a_transform_of_the_application_counts_and_ours_does_not() -> None:
     def kind(by: int) -> type[Transform]:
-        class Made(Transform):
+        class MadeObject(Transform):
             def _bind(self, shape: TableShape) -> Bound | None:
                 raise NotImplementedError(by)
 
-        return Made
+        return MadeObject
 
     assert kind(1)().definition == kind(1)().definition != kind(2)().definition
     description = ValueDescription("application")
