@@ -20,7 +20,7 @@ from tidemark.engine.ports import Clock
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import DEFAULT_LAKE
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE

@@ -21,10 +21,10 @@ from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.node.wal_end import node_identity
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateMarks

@@ -13,7 +13,7 @@ import pytest
 from tests.support.lakes.lakes import IDENTITY, Crash, CrashAt, folder_of, log_rows, replica_rows
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.host.failpoints import arm
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE, Sequence

@@ -14,8 +14,8 @@ from tests.support.servers.histories import empty_history
 from tidemark.engine.selection import Selection
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import DELIVERY_LAG_BYTES, LAG_SECONDS, Metrics
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Lsn, TimelineId

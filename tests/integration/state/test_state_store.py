@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
+from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.environment import LOCK_FILE_BYTES, StateMissing
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

@@ -89,8 +89,8 @@ class HeldChunks:
         self.left = 0
 
     def set_layout(self, number: int, lengths: Sequence[int], aligns: Sequence[int]) -> None:
-        """Set lengths and alignments of the columns of a relation version."""
-        if any(length < VARIABLE or length == 0 for length in lengths):
+        """Set lengths and alignments of the columns of a relation version, unless they are known."""
+        if self.has_layout(number) or any(length < VARIABLE or length == 0 for length in lengths):
             return
         if self.column_count > LAYOUT_INTEGERS_MAX:
             self.forget_layouts()
@@ -103,6 +103,10 @@ class HeldChunks:
             self.columns[self.column_count + at] = value
         self.layouts.put(number + 1, self.column_count + 1)
         self.column_count = needed
+
+    def has_layout(self, number: int) -> bool:
+        """Return whether the columns of a relation version are known: of many, all are forgotten at times."""
+        return bool(self.layouts.get(number + 1))
 
     def forget_layouts(self) -> None:
         """Forget all layouts: relation versions get other numbers."""

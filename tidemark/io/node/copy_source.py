@@ -80,7 +80,7 @@ class TableSnapshot:
     relation: Relation
     snapshot: str
     time_us: int
-    comments: tuple[tuple[int, str], ...] = ()  # by pg_description.objsubid: 0 for the table
+    comments: tuple[tuple[int, str], ...] | None = ()  # by pg_description.objsubid: 0 for the table; None: not known
     seen_lsn: Lsn = INVALID_LSN  # everything that the snapshot shows is flushed and begins before this
     timeline: TimelineId = NO_TIMELINE  # the node's timeline at that time
     seen_time_us: int = NO_COMMIT_TIME  # of the node's clock at that time

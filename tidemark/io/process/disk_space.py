@@ -26,7 +26,7 @@ from uuid import uuid4
 from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import MORE_TIME, notify
-from tidemark.io.state.state_transaction import FREE_BYTES_MIN
+from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ExitCode
 
 CHECK_S, CHECK_S_MAX = 0.5, 5.0  # between two checks; doubled while there is no space or work soon fails again

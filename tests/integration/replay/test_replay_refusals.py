@@ -8,7 +8,7 @@ import pytest
 from tests.integration.lake.test_ignored_columns import EVOLVE, PinnedLake
 from tests.integration.lake.test_lake_changes import FOLDER, Changed, ScriptedLake, damage, delete, id_of, recreate
 from tests.integration.lake.test_lake_changes import remove as remove_table
-from tests.integration.lake.test_replay import Rows, copied_table, new_lake, refused_at, replayed, time
+from tests.integration.replay.test_replay import Rows, copied_table, new_lake, refused_at, replayed, time
 from tests.support.lakes.iceberg import iceberg_lake
 from tests.support.lakes.lakes import IDENTITY, Crash, batch
 from tests.support.lakes.paused_lake import PausedLake

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.capture.test_delivery import new_target
+from tests.integration.delivery.test_delivery import new_target
 from tests.integration.embedding.test_engine import QUICK, Collecting
 from tests.support.forged.deliveries import OWNER, group
 from tests.support.forged.groups import position

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.integration.capture.test_delivery import DEADLINE_S, new_target
+from tests.integration.delivery.test_delivery import DEADLINE_S, new_target
 from tests.support.forged.deliveries import IDENTITY, OWNER, START, group
 from tests.support.forged.groups import position
 from tests.support.plugins.bad_plugins import AcceptingConsumer

@@ -19,7 +19,7 @@ from tests.support.servers.small_disk import needs_mount
 from tests.support.workloads.feeder import RandomTables, group_of
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.faults import FaultKind

@@ -15,7 +15,7 @@ from tidemark.engine.selection import Selection
 from tidemark.engine.stop_condition import StopSearch, StopWhen
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import (
     ChangeBatch,

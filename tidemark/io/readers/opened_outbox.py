@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 from tidemark.io.host.log_output import get_log
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 
 _OPEN: dict[tuple[int, Path], OutboxReader] = {}

@@ -14,8 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tests.integration.lake.test_lake_changes import FOLDER, ScriptedLake, delete, new_lake
-from tests.integration.lake.test_lake_damage import cut, data_files, garble
 from tests.integration.lake.test_lake_quiet import SecondTable
+from tests.integration.lake_faults.test_lake_damage import cut, data_files, garble
 from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tidemark.model.lsn import Oid

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import host_name
-from tidemark.io.state.accepted_breaks import accepted_breaks
-from tidemark.io.state.captured_tables import captured_tables
+from tidemark.io.readers.accepted_breaks import accepted_breaks
+from tidemark.io.readers.captured_tables import captured_tables
+from tidemark.io.readers.progress_file import record_progress, recorded_progress
+from tidemark.io.readers.resume_requests import close_request, request_resume, requested_keys
 from tidemark.io.state.opened_state import OpenedState
-from tidemark.io.state.progress_file import record_progress, recorded_progress
-from tidemark.io.state.resume_requests import close_request, request_resume, requested_keys
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation

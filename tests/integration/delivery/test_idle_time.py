@@ -5,7 +5,7 @@ import threading
 from tests.support.forged import groups
 from tests.support.forged.deliveries import OWNER, group, outbox_target
 from tidemark.engine.progress import Progress
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence

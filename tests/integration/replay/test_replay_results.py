@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tidemark_ctl.termination import TERMINATED
 
-from tests.integration.lake.test_replay import copied_table, new_lake, replayed
+from tests.integration.replay.test_replay import copied_table, new_lake, replayed
 from tests.support.lakes.lakes import batch
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.processes.cdcctl import cdcctl, command, environment

@@ -18,7 +18,7 @@ from tidemark.pipeline.landing.settings_check import BadTableSettings
 
 if TYPE_CHECKING:
     from tidemark.io.host.logs import Log
-    from tidemark.io.state.outbox import OutboxReader
+    from tidemark.io.readers.outbox import OutboxReader
     from tidemark.pipeline.landing.capture_port import CapturePort
     from tidemark.pipeline.landing.progress import PipelineProgress
 

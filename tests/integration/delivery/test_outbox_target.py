@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests.integration.capture.test_delivery import DEADLINE_S
+from tests.integration.delivery.test_delivery import DEADLINE_S
 from tests.support.forged.deliveries import IDENTITY, SELECTED_TABLES, START, group
 from tests.support.processes.clocks import HandClock
 from tests.support.servers.histories import empty_history
@@ -25,8 +25,8 @@ from tidemark.io.process.metrics import (
     TRANSACTIONS,
     Metrics,
 )
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.environment import Environment
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import Fenced

@@ -18,7 +18,7 @@ from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.log_output import get_log
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.capture.test_delivery import DEADLINE_S, Scripted, application, new_target
+from tests.integration.delivery.test_delivery import DEADLINE_S, Scripted, application, new_target
 from tests.support.forged import groups
 from tests.support.forged.deliveries import START, group
 from tests.support.processes.captures import config_for
