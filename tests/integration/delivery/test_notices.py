@@ -1,4 +1,4 @@
-"""A custom consumer is told of losses and rewinds before the next change, once each, in order."""
+"""A custom consumer receives each loss and rewind once, in order, before the next change."""
 
 import threading
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.runtime.delivery.consumers import NullConsumer
 from tidemark.runtime.delivery.liveness import ConsumerRaised
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
-from tidemark.wire.state.event_logs import EVENTS_KEPT, LossLog, Notified, RewindLog, untold
+from tidemark.wire.state.event_logs import EVENTS_KEPT, LossLog, Notified, RewindLog, unnotified_events
 from tidemark.wire.state.state_keys import NOTIFIED
 
 LOSS = Loss(10, position(20), Lsn(30), Lsn(40), TimelineId(1), Lsn(40), 2)
 REWIND = Rewind(10, TimelineId(1), Lsn(30), position(35), TimelineId(2), Lsn(30), 1)
 
 
-class ToldConsumer(AcceptingConsumer):
-    """Records its calls; fails as often as it was told to when it learns of a loss."""
+class NoticeRecorder(AcceptingConsumer):
+    """Records its calls. `on_loss` fails `failures` times."""
 
     def __init__(self, failures: int = 0) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ToldConsumer(AcceptingConsumer):
         return super().on_delivery(delivery)
 
 
-def deliver(store: StateStore, plugin: ToldConsumer, lsn: int) -> None:
+def deliver(store: StateStore, plugin: NoticeRecorder, lsn: int) -> None:
     """Start delivery, deliver a change, and stop."""
     start = store.view().start
     consumer = PluginConsumer(plugin, transforms_of(), None, SystemClock())
@@ -69,7 +69,7 @@ def deliver(store: StateStore, plugin: ToldConsumer, lsn: int) -> None:
         target.close()
 
 
-def test_each_loss_and_rewind_is_told_once_before_the_next_change_and_again_only_after_an_error(
+def test_each_loss_and_rewind_is_reported_once_before_the_next_change_and_again_only_after_an_error(
     store: StateStore,
 ) -> None:
     later = replace(LOSS, at_us=30)
@@ -77,13 +77,13 @@ def test_each_loss_and_rewind_is_told_once_before_the_next_change_and_again_only
         transaction.record_loss(LOSS)
         transaction.record_rewind(REWIND)
         transaction.record_loss(later)
-    failing = ToldConsumer(failures=1)
+    failing = NoticeRecorder(failures=1)
     with pytest.raises(ConsumerRaised, match="raised OSError in on_loss"):
         deliver(store, failing, 100)
     assert failing.calls == ["assigned", REWIND, LOSS]
-    again, quiet = ToldConsumer(), ToldConsumer()
+    again, quiet = NoticeRecorder(), NoticeRecorder()
     deliver(store, again, 100)
-    assert again.calls == ["assigned", LOSS, later, "change"], "the rewind was recorded as told"
+    assert again.calls == ["assigned", LOSS, later, "change"], "the rewind was recorded as reported"
     deliver(store, quiet, 200)
     assert quiet.calls == ["assigned", "change"]
     with store.transaction(None) as transaction:
@@ -92,8 +92,8 @@ def test_each_loss_and_rewind_is_told_once_before_the_next_change_and_again_only
     assert quiet.calls[2:] == ["assigned", replace(REWIND, at_us=40), "change"]
 
 
-def test_without_losses_nothing_is_stored_and_a_consumer_without_the_calls_is_told_nothing(store: StateStore) -> None:
-    deliver(store, ToldConsumer(), 100)
+def test_without_losses_nothing_is_stored_and_a_consumer_without_the_methods_is_not_called(store: StateStore) -> None:
+    deliver(store, NoticeRecorder(), 100)
     with store.reading() as transaction:
         assert transaction.get(NOTIFIED) is None
     with store.transaction(None) as transaction:
@@ -108,7 +108,7 @@ def test_without_losses_nothing_is_stored_and_a_consumer_without_the_calls_is_to
 
 
 @pytest.mark.parametrize(
-    ("made", "told", "expected"),
+    ("made", "notified", "expected"),
     [
         (3, Notified(), 3),
         (3, Notified(losses=2), 1),
@@ -117,22 +117,22 @@ def test_without_losses_nothing_is_stored_and_a_consumer_without_the_calls_is_to
         (1, Notified(losses=4), 1),  # the log was damaged, and began again
     ],
 )
-def test_what_a_consumer_was_not_told_is_known_from_two_counts(made: int, told: Notified, expected: int) -> None:
+def test_two_counts_determine_the_events_that_were_not_reported(made: int, notified: Notified, expected: int) -> None:
     log = LossLog()
     for number in range(made):
         log = log.with_one_more(replace(LOSS, at_us=number))
-    assert [event.at_us for event in untold(log, RewindLog(), told)] == [*range(made - expected, made)]
+    assert [event.at_us for event in unnotified_events(log, RewindLog(), notified)] == [*range(made - expected, made)]
 
 
-def test_an_engine_tells_its_application_before_the_next_change(
+def test_an_engine_reports_losses_and_rewinds_before_the_next_change(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     cluster.sql("CREATE TABLE item (id int PRIMARY KEY, note text)", database)
     collected = Collecting()
-    told: list[tuple[object, int]] = []
+    notified: list[tuple[object, int]] = []
 
     def record(event: Loss | Rewind) -> None:
-        told.append((event, len(collected.ids)))
+        notified.append((event, len(collected.ids)))
 
     def engine(on_loss: Callable[[Loss], None] | None = None) -> Engine:
         return Engine(
@@ -153,4 +153,4 @@ def test_an_engine_tells_its_application_before_the_next_change(
     for _ in range(2):
         with engine(record):
             wait_until(lambda: collected.ids == [1])
-    assert told == [(REWIND, 0), (LOSS, 0)]
+    assert notified == [(REWIND, 0), (LOSS, 0)]

@@ -1,9 +1,9 @@
 """Chunks of TOASTed values, until the row that owns them.
 
-A chunk is a range of bytes here: the row that points to its value gets the value's bytes in place of the pointer, by
-the rules of `datum.toast`. The bytes are in the current block; at its end those that are left are *carried* on, in a
-buffer. What the loop cannot go on with, and what would be too much to carry, is processed by `Decoder.decode`, in place
-of the chunks' records.
+A chunk is a range of bytes here. The row that points to its value gets the value's bytes in place of the pointer, by
+the rules of `datum.toast`. The bytes are in the current block. At the end of the block, the chunks without a row are
+copied into the buffer `carried`. `Decoder.decode` processes the records of the chunks if the loop cannot continue with
+them, or if they exceed the bounds of the buffer.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
 """

@@ -44,7 +44,7 @@ from tidemark.runtime.context import Stopped
 from tidemark.runtime.delivery.confirming import Confirming
 from tidemark.runtime.delivery.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
 from tidemark.runtime.delivery.liveness import ConsumerRaised, Liveness
-from tidemark.runtime.delivery.notices import tell
+from tidemark.runtime.delivery.notices import report_events
 from tidemark.runtime.delivery.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.wire.state.partition_positions import PartitionPositions
 from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED
@@ -137,7 +137,7 @@ class ConsumerTarget:
             self._rounds.begin({} if added is None else added.by_partition)
         with self._liveness.calling("on_assigned"):
             self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
-        tell(self._consumer, self._store, self._epoch, self._liveness)
+        report_events(self._consumer, self._store, self._epoch, self._liveness)
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group until the consumer has accepted it and its confirmations are within the bound."""

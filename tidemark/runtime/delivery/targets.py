@@ -128,11 +128,11 @@ class TargetMaker:
     ) -> tuple[Target, Liveness | None]:
         plugins = self.settings.plugins
         if consumer is not None:
-            return self._own(consumer, records)
+            return self._custom(consumer, records)
         if plugins.make_handler is not None:
-            return self._own(self._pool(plugins.make_handler(), transforms, names), records)
+            return self._custom(self._pool(plugins.make_handler(), transforms, names), records)
         if plugins.make_consumer is not None:
-            own = PluginConsumer(
+            plugin = PluginConsumer(
                 plugins.make_consumer(),
                 transforms,
                 plugins.serializer,
@@ -140,12 +140,12 @@ class TargetMaker:
                 poison=PoisonHandling.of(self.settings.poison, self.context, self.epoch),
                 retries=ParkedRetries(self.context, self.epoch),
             )
-            return self._own(own, records)
+            return self._custom(plugin, records)
         target: Target
         target, liveness = (
             (self._outbox(records), None)
             if self.settings.fills_outbox
-            else self._own(_built_in(self.settings.deliver, names), records)
+            else self._custom(_built_in(self.settings.deliver, names), records)
         )
         if plugins.transforms:
             target = MappedTarget(target, streamed=transforms.apply, copied=transforms.apply)
@@ -179,10 +179,10 @@ class TargetMaker:
             stopping=self.stopping,
         )
 
-    def _own(self, consumer: GroupConsumer, records: Sequence[GroupRecord]) -> tuple[Target, Liveness]:
+    def _custom(self, consumer: GroupConsumer, records: Sequence[GroupRecord]) -> tuple[Target, Liveness]:
         context, deliver, retry = self.context, self.settings.deliver, self.settings.retry
         liveness = Liveness(consumer, alive_s=deliver.alive_s, hang_s=deliver.hang_s)
-        own = ConsumerTarget(
+        target = ConsumerTarget(
             consumer,
             context.store,
             self.epoch,
@@ -196,7 +196,7 @@ class TargetMaker:
             metrics=context.metrics,
             log=context.log,
         )
-        return own, liveness
+        return target, liveness
 
     def _selected_tables(self) -> SelectedTables:
         return SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)

@@ -230,7 +230,7 @@ class FirstCopy:
             except NodeUnfit as error:
                 self._give_up(tasks, error)
             else:
-                self._done_with(tasks)
+                self._remove_first(tasks)
 
     def _give_up(self, tasks: list[CopyTask], error: NodeUnfit) -> None:
         """Fail the request for the current table; raise `error` if there is none, or if its copy has begun."""
@@ -239,9 +239,9 @@ class FirstCopy:
             raise error
         self._sessions.close()
         self._fail({key: str(error)})
-        self._done_with(tasks)
+        self._remove_first(tasks)
 
-    def _done_with(self, tasks: list[CopyTask]) -> None:
+    def _remove_first(self, tasks: list[CopyTask]) -> None:
         tasks.pop(0)
         self._conflicts = self._failures = 0
         self._metrics.copy_tables_left.set(len(tasks))
