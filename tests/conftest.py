@@ -112,3 +112,14 @@ def new_cluster() -> Iterator[NewCluster]:
             return stack.enter_context(make_cluster(major, settings))
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def new_module_cluster() -> Iterator[NewCluster]:
+    """Make clusters for all tests of a module."""
+    with ExitStack() as stack:
+
+        def make(major: int = 15, /, **settings: str | int) -> Cluster:
+            return stack.enter_context(make_cluster(major, settings))
+
+        yield make

@@ -29,9 +29,7 @@ COMMANDS = {
     "parked": Entry("parked", "List, retry and drop changes that a consumer could not handle."),
     "reader": Entry("reader", "List, drop and resume the readers of the outbox."),
     "realtime": Entry("realtime", "Switch between realtime and the archive, and show which process delivers."),
-    "replay": Entry(
-        "replay", "Write the rows that a table had at one moment, from its log in a lake, to a Delta table."
-    ),
+    "replay": Entry("replay", "Write the rows that a table had at one moment to a Delta table."),
     "rewind": Entry(
         "rewind", "Go back to the fork at which the node left the delivered branch, and continue on its timeline."
     ),

@@ -7,23 +7,16 @@ import tempfile
 import time
 from pathlib import Path
 
-import psycopg
 from rich.console import Console
 
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
-from scripts.demo_run.demonstration import ROLE, Demonstration, started
+from scripts.demo_run.demonstration import Demonstration, started
 from scripts.demo_run.report import report
 from scripts.demo_run.scenes import finish, play, wait_for_first_copy
 
 CALM_S_DEFAULT = 40
 WIDTH = 120  # if the output is not a terminal
-GRANTS = (
-    f"CREATE ROLE {ROLE} LOGIN REPLICATION",
-    f"GRANT USAGE ON SCHEMA app TO {ROLE}",
-    f"GRANT SELECT ON ALL TABLES IN SCHEMA app TO {ROLE}",  # for the first copy
-    f"GRANT EXECUTE ON FUNCTION pg_switch_wal() TO {ROLE}",  # so that partly filled segments are archived soon
-)
 
 
 def main() -> int:
@@ -55,11 +48,7 @@ def main() -> int:
 
 
 def _prepare(demonstration: Demonstration) -> None:
-    """Create a user's environment: a database with rows, and a role for the capture."""
-    rows = shop.create(demonstration.server.dsn())
-    with psycopg.connect(demonstration.server.dsn(), autocommit=True) as connection:
-        for statement in GRANTS:
-            connection.execute(statement.encode())
+    rows = demonstration.create_database()
     demonstration.print_line(
         f"PostgreSQL {embedded.MAJOR} runs, with {rows:,} rows in {len(shop.TABLES)} tables of schema app"
     )

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from scripts.demo_run import configuration
 from scripts.demo_run import server as embedded
-from scripts.demo_run import workload as shop
-from scripts.demo_run.archiving import archive_line, archive_program
+from scripts.demo_run.archiving import archive_program
 from scripts.demo_run.lag import DestinationLags, LagWatch, quantile
-from scripts.demo_run.processes import CTL, DemoProcess, run, tail
+from scripts.demo_run.own_capture import ROLE, SPARK_S_MAX, SPARK_STARTED, OwnCapture
+from scripts.demo_run.processes import DemoProcess, tail
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -27,23 +27,14 @@ REPORT_INTERVAL_S = 5.0
 LOOK_EVERY_S = 0.05
 MIB = 1 << 20
 OPERATOR_S_MAX = 90
-SPARK_S_MAX = 240
 SIDECAR_S_MAX = 60
-SPARK_STARTED = '"query starts"'  # an event of Spark's log
-ROLE = "cdc"
 
 
-@dataclass
-class Demonstration:
-    """The processes and their folders."""
+@dataclass(kw_only=True)
+class Demonstration(OwnCapture):
+    """The processes, and how late their changes arrive."""
 
-    folder: Path
     console: Console
-    server: embedded.DemoServer
-    work: shop.DemoClients = field(init=False)
-    sidecar: DemoProcess = field(init=False)
-    archiver: DemoProcess = field(init=False)
-    spark: DemoProcess = field(init=False)
     store: StateStore = field(init=False)
     lag: LagWatch = field(init=False)
     ports: dict[str, int] = field(init=False)
@@ -53,33 +44,8 @@ class Demonstration:
     _reported_at_s: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.began_us = _now_us()
-        self.work = shop.DemoClients(self.server.dsn())
-        state = ("--state", str(self.state))
-        self.sidecar = DemoProcess("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
-        self.archiver = DemoProcess("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
-        run_spark = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]")
-        self.spark = DemoProcess("spark", run_spark, self.folder / "spark.log")
-
-    @property
-    def state(self) -> Path:
-        """The state folder."""
-        return self.folder / "state"
-
-    @property
-    def spool(self) -> Path:
-        """The folder to which the server archives."""
-        return self.folder / "spool"
-
-    @property
-    def lake(self) -> Path:
-        """The folder of the tables."""
-        return self.folder / "lake"
-
-    @property
-    def processes(self) -> tuple[DemoProcess, ...]:
-        """All processes of Tidemark."""
-        return self.sidecar, self.archiver, self.spark
 
     @property
     def passed_s(self) -> float:
@@ -88,14 +54,12 @@ class Demonstration:
 
     def begin(self) -> None:
         """Create the state as a user would, make the server archive, start everything; Spark first: it is slow."""
-        config = self.folder / "tidemark.toml"
         dsn = self.server.dsn(ROLE)
         program = archive_program(self.server, self.folder / "program")
-        configuration.write(config, dsn=dsn, group=self.server.group, spool=self.spool, program=program)
-        reported = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
+        configuration.write(self.config, dsn=dsn, group=self.server.group, spool=self.spool, program=program)
+        self.create_state()
         assigned = assigned_ports(StateFolder(self.state))
         self.ports = asdict(assigned) if assigned is not None else {}
-        self.server.configure(archive_line(reported))
         self.print_line(
             "cdcctl init: catalogs seeded by plain SELECTs, no slot; the server archives by the line it printed"
         )
@@ -103,9 +67,9 @@ class Demonstration:
         self._open.callback(self.store.close)
         self.lag = LagWatch(self.server.dsn(), lambda: self.stage.mode, outbox=self.delivered, lake=self.landed)
         self._open.callback(self.lag.close)
-        self.spark.start()
+        self.pipeline.start()
         self.began_us = _now_us()
-        self.until(lambda: self.spark.log_contains(SPARK_STARTED), "Spark's start", within_s=SPARK_S_MAX)
+        self.until(lambda: self.pipeline.log_contains(SPARK_STARTED), "Spark's start", within_s=SPARK_S_MAX)
         self.print_line("Spark waits for changes; now the sidecar, the archiver and the workload start")
         self.began_us = _now_us()
         self.work.start()
@@ -242,7 +206,7 @@ def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstra
     After a failure the folder remains, because the error message names a log in it.
     """
     folder.chmod(0o755)  # the server's user must be able to reach its folders
-    demonstration = Demonstration(folder, console, embedded.start(folder))
+    demonstration = Demonstration(folder=folder, server=embedded.start(folder), console=console)
     try:
         yield demonstration
     except BaseException:

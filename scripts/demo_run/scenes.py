@@ -97,7 +97,7 @@ def _kill_sidecar(demonstration: Demonstration) -> None:
 
 def _overflow_ring(demonstration: Demonstration) -> None:
     """Stop the reader: outbox, queue and ring fill up one after the other."""
-    spark = demonstration.spark
+    spark = demonstration.pipeline
     _until_stage(demonstration, Stage.REALTIME)
     with demonstration.lag.disturbed():
         demonstration.scene("SIGKILL to Spark, driver and JVM, while a batch job rewrites documents")

@@ -53,7 +53,9 @@ PLANS = {
         ("tests/property/decoder/test_pending_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
     "tidemark/decode/transactions/held_chunks.py": MutationTests(
-        ("tests/unit/decoder/test_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
+        ("tests/property/decoder/test_held_chunks.py", "tests/unit/decoder/test_held_chunks.py"),
+        ("tests/unit/decoder/test_rows.py",),
+        interpreted=True,
     ),
     "tidemark/decode/transactions/xid_states.py": MutationTests(
         ("tests/unit/decoder/test_small_savepoints.py",), _SMALL_TRANSACTIONS, interpreted=True
@@ -68,11 +70,13 @@ PLANS = {
         ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
     ),
     "tidemark/io/state/switching.py": MutationTests(("tests/integration/failover/test_switching.py",)),
+    "tidemark/io/state/stored_values.py": MutationTests(_STATE),
+    "tidemark/io/state/outbox_transaction.py": MutationTests(_STATE),
     "tidemark/io/state/state_transaction.py": MutationTests(_STATE),
-    "tidemark/runtime/capture/delivery.py": MutationTests(
-        ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py")
+    "tidemark/runtime/delivery/delivery.py": MutationTests(
+        ("tests/integration/delivery/test_outbox_target.py", "tests/integration/delivery/test_idle_time.py")
     ),
-    "tidemark/runtime/capture/confirming.py": MutationTests(("tests/unit/delivery/test_confirming.py",)),
+    "tidemark/runtime/delivery/confirming.py": MutationTests(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/daemon/marker_reading.py": MutationTests(("tests/integration/failover/test_marker_reading.py",)),
     "tidemark/runtime/first_copy/copies.py": MutationTests(("tests/integration/first_copy/test_copies_shown.py",)),
     "tidemark/pipeline/merge/compaction.py": MutationTests(
@@ -88,17 +92,17 @@ PLANS = {
     "tidemark/pipeline/lake/files/file_statistics.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/merge/clustering.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/lake/positions.py": MutationTests(
-        ("tests/unit/pipeline/test_positions.py",), ("tests/integration/lake/test_sinks.py",)
+        ("tests/unit/lake/test_positions.py",), ("tests/integration/lake/test_sinks.py",)
     ),
     "tidemark/pipeline/sinks/replica.py": MutationTests(
-        ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
+        ("tests/unit/lake/test_replica.py", "tests/unit/lake/test_replica_partitions.py"),
         ("tests/integration/lake/test_sinks.py",),
     ),
     "tidemark/pipeline/delta_log/lineage.py": MutationTests(
-        ("tests/unit/pipeline/test_lineage.py",), ("tests/integration/lake/test_lake_changes.py",)
+        ("tests/unit/lake/test_lineage.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/commits.py": MutationTests(
-        ("tests/unit/pipeline/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
+        ("tests/unit/lake/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/log_cleanup.py": MutationTests(
         ("tests/integration/lake/test_log_listings.py",), ("tests/integration/lake/test_log_cleanup.py",)
@@ -106,10 +110,10 @@ PLANS = {
     "tidemark/pipeline/sinks/targets.py": MutationTests(
         ("tests/unit/pipeline/test_targets.py",),
         (
-            "tests/integration/lake/test_log_breaks.py",
+            "tests/integration/lake_faults/test_log_breaks.py",
             "tests/integration/lake/test_lake_changes.py",
-            "tests/integration/lake/test_lake_damage.py",
-            "tests/integration/lake/test_lake_damage_scan.py",
+            "tests/integration/lake_faults/test_lake_damage.py",
+            "tests/integration/lake_faults/test_lake_damage_scan.py",
             "tests/integration/lake/test_lake_quiet.py",
         ),
     ),

@@ -10,29 +10,19 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-
 from scripts.demo_run import server as embedded
-from scripts.demo_run import workload as shop
-from scripts.demo_run.archiving import archive_line, archive_program
-from scripts.demo_run.processes import CTL, DemoProcess, run, tail
+from scripts.demo_run.archiving import archive_program
+from scripts.demo_run.own_capture import ROLE, SPARK_S_MAX, SPARK_STARTED, OwnCapture
+from scripts.demo_run.processes import tail
 from scripts.soak_run.jvm import NATIVE_MEMORY_TRACKING
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 
-ROLE = "cdc"
-SPARK_STARTED = '"query starts"'  # an event of Spark's log
-SPARK_S_MAX, COPY_S_MAX = 240.0, 240.0
+COPY_S_MAX = 240.0
 POLL_S = 0.5
-GRANTS = (
-    f"CREATE ROLE {ROLE} LOGIN REPLICATION",
-    f"GRANT USAGE ON SCHEMA app TO {ROLE}",
-    f"GRANT SELECT ON ALL TABLES IN SCHEMA app TO {ROLE}",
-    f"GRANT EXECUTE ON FUNCTION pg_switch_wal() TO {ROLE}",
-)
 CONFIG = """\
 [capture]
 dsn = {dsn}
@@ -51,45 +41,9 @@ archiver_port = {archiver_port}
 """
 
 
-@dataclass
-class SoakCapture:
-    """The processes and their folders."""
-
-    folder: Path
-    server: embedded.DemoServer
-    pipeline_options: tuple[str, ...]
-    sidecar: DemoProcess = field(init=False)
-    archiver: DemoProcess = field(init=False)
-    pipeline: DemoProcess = field(init=False)
-    work: shop.DemoClients = field(init=False)
-
-    def __post_init__(self) -> None:
-        state = ("--state", str(self.state))
-        self.sidecar = DemoProcess("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
-        self.archiver = DemoProcess("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
-        words = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]", *self.pipeline_options)
-        self.pipeline = DemoProcess("pipeline", words, self.folder / "pipeline.log")
-        self.work = shop.DemoClients(self.server.dsn())
-
-    @property
-    def state(self) -> Path:
-        """The state folder."""
-        return self.folder / "state"
-
-    @property
-    def spool(self) -> Path:
-        """The folder to which the server archives."""
-        return self.folder / "spool"
-
-    @property
-    def lake(self) -> Path:
-        """The folder of the tables."""
-        return self.folder / "lake"
-
-    @property
-    def processes(self) -> tuple[DemoProcess, ...]:
-        """All processes of Tidemark."""
-        return self.sidecar, self.archiver, self.pipeline
+@dataclass(kw_only=True)
+class SoakCapture(OwnCapture):
+    """The processes, their checks, and the load."""
 
     @property
     def log_bytes(self) -> int:
@@ -98,14 +52,9 @@ class SoakCapture:
 
     def begin(self, rate: float) -> None:
         """Create the state as a user would, start everything, wait for the first copy, and start the load, if any."""
-        shop.create(self.server.dsn())
-        with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
-            for statement in GRANTS:
-                connection.execute(statement.encode())
-        config = self.folder / "tidemark.toml"
-        config.write_text(self._configuration())
-        reported = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
-        self.server.configure(archive_line(reported))
+        self.create_database()
+        self.config.write_text(self._configuration())
+        self.create_state()
         os.environ["JAVA_TOOL_OPTIONS"] = NATIVE_MEMORY_TRACKING + " " + os.environ.get("JAVA_TOOL_OPTIONS", "")
         self.sidecar.start()
         self.archiver.start()
@@ -170,7 +119,7 @@ def _free_port() -> int:
 def started(folder: Path, rate: float, pipeline_options: tuple[str, ...]) -> Iterator[SoakCapture]:
     """Start everything; at the end stop it, and remove its folder unless something failed."""
     folder.chmod(0o755)  # the server's user must be able to reach its folders
-    capture = SoakCapture(folder, embedded.start(folder), pipeline_options)
+    capture = SoakCapture(folder=folder, server=embedded.start(folder), pipeline_options=pipeline_options)
     try:
         capture.begin(rate)
         yield capture

@@ -18,11 +18,11 @@ from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
-from tidemark.runtime.capture.following import DelivererMarker
 from tidemark.runtime.capture.wal_source import WalSettings, followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
+from tidemark.runtime.delivery.following import DelivererMarker
 from tidemark.runtime.recovery.promotion import check_start
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind

@@ -14,21 +14,24 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
+from tests.support.lakes.lakes import IDENTITY, folder_of, replica_rows
 from tests.support.processes.spark_process import wait_for
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.engine.ports import Clock
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
-from tidemark.io.process.lake_config import DEFAULT_LAKE
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
-from tidemark.pipeline.driver.executor_writers import SKIPPED_MAX, STOPPED_S, ExecutorWriters, RefusedRuns
+from tidemark.pipeline.driver.executor_jobs import STOPPED_S
+from tidemark.pipeline.driver.executor_writers import SKIPPED_MAX, ExecutorWriters, RefusedRuns
 from tidemark.pipeline.driver.executors import DYNAMIC, WITHOUT_S, Executors
 from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import constants_of, lake_columns, shape_of
 from tidemark.pipeline.landing.metrics import (
     EXECUTOR_BYTES,
     EXECUTOR_FILES,
@@ -38,8 +41,11 @@ from tidemark.pipeline.landing.metrics import (
     EXECUTOR_THRESHOLD_BYTES,
     PipelineMetrics,
 )
+from tidemark.pipeline.landing.portions import feeds
+from tidemark.pipeline.merge.merging import ReplicaFormat
 from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, WrittenFiles
 from tidemark.pipeline.sinks.logshape import log_schema
+from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import PackedRun, Rows, bounds_of
 from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.pipeline.source.offsets import OutboxReplaced
@@ -47,6 +53,7 @@ from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, UnreadValues
 from tidemark.wire.values import ValueKind
 
+GROUPS, PORTION_BYTES = 40, 20_000
 RUNS, REFUSED = 10, 3  # the runs 1, 3 and 6 are read; 1, 2 and 4 of the next ones are skipped
 
 
@@ -75,10 +82,11 @@ def local_writers(
     *,
     clock: Clock | None = None,
     stop: Event | None = None,
+    settings: LakeConfig = DEFAULT_LAKE,
 ) -> ExecutorWriters:
     log, used = get_log("test"), clock or SystemClock()
     executors = LocalExecutors(log, used, time.sleep)
-    writers = ExecutorWriters(source, str(lake), DEFAULT_LAKE, log, metrics, clock=used, executors=executors)
+    writers = ExecutorWriters(source, str(lake), settings, log, metrics, clock=used, executors=executors)
     writers.attach(spark, stop or Event())
     return writers
 
@@ -121,11 +129,29 @@ def test_a_job_writes_the_rows_of_a_run_and_names_a_renumbered_outbox(tmp_path: 
             writers.write(LogFiles(str(table), schema), run_of(outbox, "another"))
 
 
+@pytest.mark.feature("L06")
+def test_jobs_merge_the_runs_that_change_rows(tmp_path: Path, spark: SparkSession) -> None:
+    folder, lake_root, world = StateFolder(tmp_path / "state"), tmp_path / "lake", RandomTables(2)
+    make_state(folder.root)
+    feed(folder.root, world.groups(GROUPS))
+    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
+    writers = local_writers(source, lake_root, metrics, spark, settings=LakeConfig(executor_bytes_min=1))
+    with OutboxReader.open(folder) as outbox, capture_logs() as lines:
+        lake = Lake(str(lake_root), IDENTITY, shape_of, constants_of, writers=writers)
+        ends = (NO_SEQUENCE, outbox.head())
+        for portion in feeds(outbox, outbox.outbox_id, *ends, PORTION_BYTES, writers=writers.taken()):
+            lake.apply(portion.lake_batch)
+    merged = [line for line in lines if line["event"] == "executors merged a run"]
+    assert sum(line["replaced"] for line in merged) > 0
+    for table in world.tables:
+        assert replica_rows(lake_root, folder_of(table.relation)) == table.expected()
+
+
 def sample(metrics: PipelineMetrics, name: str) -> float:
     return metrics.registry.get_sample_value(name, {"capture": "test"}) or 0.0
 
 
-def test_runs_that_have_to_be_merged_are_not_given_to_executors_again_and_again(
+def test_runs_that_executors_cannot_write_are_not_given_to_them_again_and_again(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """The replica has other columns than the run, so that executors write nothing."""
@@ -137,8 +163,18 @@ def test_runs_that_have_to_be_merged_are_not_given_to_executors_again_and_again(
     writers = local_writers(source, tmp_path, metrics, spark)
     with OutboxReader.open(folder) as outbox:
         run = run_of(outbox, outbox.outbox_id)
+        form = ReplicaFormat((), (), 1000)
+        target = ReplicaFiles(
+            str(tmp_path / "replica"),
+            pa.schema([]),
+            lake_columns(run.relation),
+            ("id",),
+            form,
+            can_merge=True,
+            appends=True,
+        )
         for _ in range(RUNS):
-            assert writers.write(ReplicaFiles(str(tmp_path / "replica"), pa.schema([]), ("id",), (), 1000), run) is None
+            assert writers.write(target, run) is None
     assert sample(metrics, EXECUTOR_REFUSALS) == REFUSED
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.lakes.lakes import feed_by_hand, folder_of, replica_rows
 from tests.support.processes.guide import programs
 from tests.support.workloads.feeder import RandomTables, feed, make_state
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.pipeline.lake.report import reading_lines

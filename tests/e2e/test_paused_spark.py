@@ -11,7 +11,7 @@ from tests.support.processes.cdcctl import Done, cdcctl, succeeded
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.small_disk import needs_mount, read_only
 from tests.support.workloads.feeder import RandomTables, feed, make_state
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import ExitCode

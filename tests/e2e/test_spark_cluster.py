@@ -1,10 +1,11 @@
 """A standalone cluster of another user, who may not read the state folder: its executors write the files of large runs.
 
-A worker is killed in a batch, and master and server are started again: each change is in the lake exactly once.
+They also merge updates, deletes and changes of keys into the replica. Workers are killed in batches, and master and
+server are started again: each change is in the lake exactly once.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,10 +23,16 @@ from tests.support.servers.spark_cluster import SparkCluster
 from tidemark.model.errors import ExitCode
 
 WROTE = "executors wrote a run"
+MERGED = "executors merged a run"
 WITHOUT = "spark has no executors: the driver writes all files itself"
 ROWS = 60_000  # about 15 MB of values
 EXECUTOR_BYTES = 8 << 20  # not measured: the executors share the cores of the driver here
 INSERT = "INSERT INTO account SELECT n, repeat(md5(n::text), 6) FROM generate_series({}, {}) n"
+CHANGES = (  # of one transaction; keys move to places between others
+    "UPDATE account SET note = repeat(md5(note), 6) WHERE id % 2 = 0",
+    "UPDATE account SET id = -id WHERE id % 9 = 1",
+    "DELETE FROM account WHERE id % 5 = 3",
+)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
@@ -54,6 +61,10 @@ class AccountTable:
         """Insert `ROWS` rows in one transaction."""
         self.sql(INSERT.format(self._next, self._next + ROWS - 1))
         self._next += ROWS
+
+    def change(self) -> None:
+        """Change most rows in one transaction."""
+        self.sql("BEGIN; " + "; ".join(CHANGES) + "; COMMIT")
 
     def _folder(self, name: str) -> Path:
         return next(iter(self._lake.glob("*/public/account")), self._lake / "none") / name
@@ -93,6 +104,28 @@ def written_by_executors(other: OtherHost) -> set[str]:
     return {str(event["table"]).rsplit("/", 1)[1] for event in other.events(WROTE)}
 
 
+def insert_until_a_job_runs(table: AccountTable, other: OtherHost) -> None:
+    files = table.files()
+    for _ in range(3):
+        table.insert()
+    wait_for(lambda: table.files() > files, "a job", other.log)
+
+
+def merge_through_a_kill(
+    table: AccountTable, other: OtherHost, spark: SparkCluster, wait_until_equal: Callable[[str], None]
+) -> None:
+    """Change rows twice; kill a worker in the second batch."""
+    table.change()
+    wait_until_equal("what executors merge")
+    wait_for(lambda: bool(other.events(MERGED)), "a merge by executors", other.log)
+    files = table.files()
+    table.change()
+    wait_for(lambda: table.files() > files, "a job", other.log)
+    spark.kill_worker()
+    spark.add_worker()
+    wait_until_equal("the merge of a batch in which a worker was killed")
+
+
 @pytest.mark.feature("L06")
 def test_executors_write_large_runs_once_while_worker_master_and_server_end(
     cluster: Cluster, tmp_path: Path, others: Path
@@ -127,18 +160,16 @@ def test_executors_write_large_runs_once_while_worker_master_and_server_end(
         wait_until_equal("what executors write")
         wait_for(lambda: written_by_executors(other) == {"log", "replica"}, "log and replica", other.log)
 
-        files, jobs = table.files(), len(other.events(WROTE))
-        for _ in range(3):
-            table.insert()
-        wait_for(lambda: table.files() > files, "a job", other.log)
+        jobs = len(other.events(WROTE))
+        insert_until_a_job_runs(table, other)
         spark.kill_worker()
         wait_until_equal("the changes of a batch in which a worker was killed")
         assert len(other.events(WROTE)) > jobs
+        spark.add_worker()
 
-        files = table.files()
-        for _ in range(3):
-            table.insert()
-        wait_for(lambda: table.files() > files, "a job", other.log)
+        merge_through_a_kill(table, other, spark, wait_until_equal)
+
+        insert_until_a_job_runs(table, other)
         server.close()
         server.enter_context(served_outbox(state, "--listen", listen, **certificate.settings))
         wait_until_equal("the changes of a batch in which the server was restarted")

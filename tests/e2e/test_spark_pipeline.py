@@ -19,7 +19,7 @@ from tests.support.processes.spark import land
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.metrics import CAPTURE_LABEL
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import Fenced, StateError

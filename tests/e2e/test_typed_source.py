@@ -13,7 +13,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.outbox_server import Certificate, outbox_server, token_file
 from tests.support.workloads.feeder import feed, make_state
 from tidemark.io.flight.remote_errors import CertificateRefused
-from tidemark.io.state.outbox import OutboxReader, ReaderLapsed
+from tidemark.io.readers.outbox import OutboxReader, ReaderLapsed
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.runner import register_source

@@ -1,7 +1,7 @@
 """SIGKILL while long transactions are open: a restart reads into the middle of others, and loses and doubles nothing.
 
 The load's transactions have savepoints, TOASTed values and DDL; inside one of them is the first record of a long one,
-where the next start begins to read.
+where the next start begins to read. The long ones have values of 1.6 MB, whose chunks lie among records of the others.
 """
 
 import random
@@ -19,6 +19,7 @@ KILLS = 6
 OPEN_AT_ONCE = 2
 PAUSE_S = 0.03  # between a session's transactions: dozens are between two kills
 SEED = 20261122
+LARGE = "string_agg(md5(piece::text), '') FROM generate_series(1, 50000) AS piece"  # chunks in several blocks of WAL
 
 
 @pytest.mark.feature("I18")
@@ -47,7 +48,7 @@ def test_every_change_is_delivered_exactly_once_however_old_the_oldest_open_tran
                 sidecar.start()
                 let_pass(dice.uniform(0.1, 1.0), "a random length of the outage")
                 session = stack.enter_context(cluster.connect(database, autocommit=False))
-                sql(session, f"INSERT INTO slow VALUES ({number}, 'long open')")
+                sql(session, f"INSERT INTO slow SELECT {number}, {LARGE}")
                 open_now.append(session)
                 if len(open_now) > OPEN_AT_ONCE:
                     sql(open_now[0], "UPDATE slow SET note = 'long done'")

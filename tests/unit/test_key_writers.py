@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("tidemark", "sidecar", "archiver", "ctl", "pyspark_tidemark")
 KEYS = {name: key for name, key in vars(state_keys).items() if isinstance(key, Key)}
 RAW = {
-    "tidemark.io.state.state_transaction",
+    "tidemark.io.state.outbox_transaction",
     "tidemark.io.state.state",
-    "tidemark.io.state.outbox",
+    "tidemark.io.readers.outbox",
 }  # may put a key from a variable
 
 
@@ -45,7 +45,7 @@ def test_only_a_new_state_and_a_new_reader_are_stored_without_a_comparison_with_
     found = {module: _imported(_encoded(tree, "encode"), tree) for module, tree in _modules()}
     assert {module: names for module, names in found.items() if names} == {
         "tidemark.io.state.state": ["IDENTITY", "LEDGER"],
-        "tidemark.io.state.outbox": ["READER"],
+        "tidemark.io.readers.outbox": ["READER"],
     }
 
 
@@ -56,7 +56,7 @@ def _modules() -> list[tuple[str, ast.Module]]:
 
 def _written(tree: ast.Module) -> list[str]:
     """Return the keys that a module writes; another module can have a constant of the same name."""
-    put = [_key_name(argument) for call in _calls(tree, "put", "drop", "_replace") for argument in call.args]
+    put = [_key_name(argument) for call in _calls(tree, "put", "drop", "replace_value") for argument in call.args]
     return _imported([*put, *_encoded(tree, "encode", "encode_over")], tree)
 
 

@@ -45,7 +45,8 @@ class TransformPlans:
 
     def __init__(self, transforms: Sequence[Transform], columns_of: Callable[[Relation], pa.StructType]) -> None:
         """`columns_of`: the Arrow types of a version of a table."""
-        self._transforms = tuple(transforms)
+        # NB: all definitions at the start, because a function may fill what its closure has.
+        self._transforms = [(transform, transform.definition) for transform in transforms]
         self._columns_of = columns_of
         self._plans: OrderedDict[tuple[str, Relation], TransformPlan] = OrderedDict()
 
@@ -80,12 +81,12 @@ class TransformPlans:
         shape = TableShape.of(database, relation, self._columns_of(relation))
         steps: list[BatchStep] = []
         identities: list[str] = []
-        for transform in self._transforms:
+        for transform, definition in self._transforms:
             bound = transform.bind(shape)
             if bound is not None:
                 shape = bound.shape
                 steps.append(bound.step)
-                identities.append(transform.definition)
+                identities.append(definition)
         columns = _described(shape, self._columns_of(relation))
         return TransformPlan(shape, tuple(steps), columns, joined_identity(identities))
 

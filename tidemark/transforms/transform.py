@@ -101,7 +101,7 @@ class Transform(ABC):
 
     @property
     def definition(self) -> str:
-        """Equal for equal arguments of the constructor (`tidemark.transforms.identity`)."""
+        """Equal for equal code and equal arguments of the constructor (`tidemark.transforms.identity`)."""
         names = getattr(type(self), "__dataclass_fields__", ())  # of a dataclass, made after `__init_subclass__`
         given = {name: getattr(self, name) for name in names} or vars(self).get("_given", {})
         return identity_of(type(self), given)

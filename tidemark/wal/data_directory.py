@@ -71,7 +71,7 @@ class NotABackup(ConfigError):
 
 
 class BackupUnusable(ConfigError):
-    """A base backup from which the catalogs cannot be read."""
+    """A base backup whose files, with the WAL since its start, do not contain what is read from them."""
 
     hint = "take another backup (pg_basebackup)"
 

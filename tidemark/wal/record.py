@@ -39,7 +39,7 @@ _U16 = Struct("<H")
 _U32 = Struct("<I")
 _BLOCK_HEADER = Struct("<BBH")
 _IMAGE_HEADER = Struct("<HHB")
-_LOCATOR = Struct("<III")
+LOCATOR = Struct("<III")
 
 
 class BadRecord(CorruptWal):
@@ -255,8 +255,8 @@ def _parse_block_header(
             image_text = f"info {image_info:02X}, length {image_bytes}, hole {hole_offset}+{hole_bytes}"
             raise BadRecord(lsn, f"block {block_id}: impossible image ({image_text})")
     if not flags & SAME_REL:
-        locator = RelFileLocator._make(_LOCATOR.unpack_from(raw, at))
-        at += _LOCATOR.size
+        locator = RelFileLocator._make(LOCATOR.unpack_from(raw, at))
+        at += LOCATOR.size
     elif before is None:
         raise BadRecord(lsn, f"block {block_id}: refers to the file of the block before it, but is the first one")
     else:

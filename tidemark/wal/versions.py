@@ -5,6 +5,7 @@ To add a major: compare `access/xlogrecord.h`, `access/xlog_internal.h`, `access
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from tidemark.model.errors import NodeUnfit
 
@@ -20,6 +21,14 @@ class UnsupportedMajor(NodeUnfit):
     """WAL or a server of an unsupported major."""
 
     hint = "Tidemark reads PostgreSQL 14 to 18"
+
+
+class CleanupForm(Enum):
+    """How records describe the pruning and freezing of a heap page."""
+
+    FREEZE_TUPLES = auto()  # xl_heap_freeze_tuple: a frozen tuple has its own plan
+    FREEZE_PLANS = auto()  # xl_heap_freeze_plan: frozen tuples share plans
+    PRUNE_FREEZE = auto()  # one record, xl_heap_prune, for pruning, freezing and VACUUM's second pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,7 @@ class WalFormat:
     checkpoint_wal_level: bool  # CheckPoint and xl_end_of_recovery contain wal_level
     dbase_create_logged: int  # XLOG_DBASE_CREATE_WAL_LOG
     dbase_drop: int  # XLOG_DBASE_DROP
+    cleanup: "CleanupForm"
 
     @property
     def image_compressed(self) -> int:
@@ -54,13 +64,13 @@ RMGRS = 256  # values of xl_rmid, a byte
 RMGR_CUSTOM_FIRST = 128  # RM_MIN_CUSTOM_ID
 _NO_OPCODE = 0xFF  # the low four bits of an opcode are zero
 
-#            major  magic  apply  pglz lz4 zstd  custom stats relmap wal_level dbase_create_logged dbase_drop
+#   major  magic  apply  pglz lz4 zstd  custom stats relmap wal_level dbase_create_logged dbase_drop cleanup
 _FORMATS = (
-    WalFormat(14, 0xD10D, 0x04, 0x02, 0x00, 0x00, False, 0, 62, False, _NO_OPCODE, 0x10),
-    WalFormat(15, 0xD110, 0x02, 0x04, 0x08, 0x10, True, 12, 62, False, 0x10, 0x20),
-    WalFormat(16, 0xD113, 0x02, 0x04, 0x08, 0x10, True, 12, 64, False, 0x10, 0x20),
-    WalFormat(17, 0xD116, 0x02, 0x04, 0x08, 0x10, True, 12, 64, True, 0x10, 0x20),
-    WalFormat(18, 0xD118, 0x02, 0x04, 0x08, 0x10, True, 16, 64, True, 0x10, 0x20),
+    WalFormat(14, 0xD10D, 0x04, 0x02, 0x00, 0x00, False, 0, 62, False, _NO_OPCODE, 0x10, CleanupForm.FREEZE_TUPLES),
+    WalFormat(15, 0xD110, 0x02, 0x04, 0x08, 0x10, True, 12, 62, False, 0x10, 0x20, CleanupForm.FREEZE_TUPLES),
+    WalFormat(16, 0xD113, 0x02, 0x04, 0x08, 0x10, True, 12, 64, False, 0x10, 0x20, CleanupForm.FREEZE_PLANS),
+    WalFormat(17, 0xD116, 0x02, 0x04, 0x08, 0x10, True, 12, 64, True, 0x10, 0x20, CleanupForm.PRUNE_FREEZE),
+    WalFormat(18, 0xD118, 0x02, 0x04, 0x08, 0x10, True, 16, 64, True, 0x10, 0x20, CleanupForm.PRUNE_FREEZE),
 )
 _BY_MAJOR = {row.major: row for row in _FORMATS}
 _BY_MAGIC = {row.page_magic: row for row in _FORMATS}

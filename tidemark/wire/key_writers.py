@@ -8,20 +8,22 @@ from collections.abc import Mapping
 
 from tidemark.wire.state import state_keys
 
-_TRANSACTION = "tidemark.io.state.state_transaction"  # delivery, readers, history: all processes use its methods
+_TRANSACTION = "tidemark.io.state.state_transaction"  # epoch, logs, history: all processes use its methods
+_DELIVERY = "tidemark.io.state.outbox_transaction"  # delivery and readers: the same
 _STORE = "tidemark.io.state.state"
 _INCARNATIONS = "tidemark.io.state.incarnations"  # each process at its start, and when another copy overtakes this one
 _SWITCHING = "tidemark.io.state.switching"  # the stage: sidecar, archiver, `cdcctl realtime`
-_OUTBOX = "tidemark.io.state.outbox"  # readers: Spark's driver, the outbox server, `cdcctl reader`
+_OUTBOX = "tidemark.io.readers.outbox"  # readers: Spark's driver, the outbox server, `cdcctl reader`
 _PARKED = "tidemark.io.parked.parked_table"  # the process that delivers to a consumer, and `cdcctl parked`
 _RUNS = "tidemark.io.process.run_record"
 _PLUGINS = "tidemark.runtime.plugins.plugin_uses"  # each daemon at its start
 _INIT = "tidemark.runtime.seed.initialise"  # `cdcctl init`
 _COPY = "tidemark.runtime.first_copy.first_copy"  # the process that delivers
-_CONSUMER = "tidemark.runtime.capture.consumer_target"  # the process that delivers to a custom consumer
-_NOTICES = "tidemark.runtime.capture.notices"  # the same one
+_BACKUP_COPY = "tidemark.runtime.first_copy.backup_copy"  # the same
+_CONSUMER = "tidemark.runtime.delivery.consumer_target"  # the process that delivers to a custom consumer
+_NOTICES = "tidemark.runtime.delivery.notices"  # the same one
 _TRANSFORMS = "tidemark.runtime.plugins.transform_changes"  # the process that delivers
-_FOLLOWER = "tidemark.runtime.capture.following"  # a sidecar on a standby
+_FOLLOWER = "tidemark.runtime.delivery.following"  # a sidecar on a standby
 _PROMOTION = "tidemark.runtime.recovery.promotion"  # the sidecar of a node that was promoted
 _REBUILD = "tidemark.runtime.recovery.rebuild"  # a new state from the spool
 _RESUMPTION = "tidemark.runtime.recovery.resumption"  # `cdcctl archive repair`, `cdcctl rewind`
@@ -37,15 +39,15 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state_keys.LOSSES.name: frozenset({_TRANSACTION}),
     state_keys.REWINDS.name: frozenset({_TRANSACTION}),
     state_keys.TERM.name: frozenset({_TRANSACTION, _INCARNATIONS, _INIT, _REBUILD}),
-    state_keys.DELIVERED.name: frozenset({_TRANSACTION, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
-    state_keys.CONFIRMED.name: frozenset({_TRANSACTION, _CONSUMER, _PROMOTION}),
-    state_keys.LEDGER.name: frozenset({_STORE, _TRANSACTION, _PROMOTION}),
-    state_keys.READER.name: frozenset({_OUTBOX, _TRANSACTION}),
+    state_keys.DELIVERED.name: frozenset({_DELIVERY, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
+    state_keys.CONFIRMED.name: frozenset({_DELIVERY, _CONSUMER, _PROMOTION}),
+    state_keys.LEDGER.name: frozenset({_STORE, _DELIVERY, _PROMOTION}),
+    state_keys.READER.name: frozenset({_OUTBOX, _DELIVERY}),
     state_keys.HISTORY.name: frozenset({_TRANSACTION, _INIT, _REBUILD}),
     state_keys.JOURNAL.name: frozenset({_TRANSACTION, _REBUILD}),
     state_keys.COPY.name: frozenset({_TRANSACTION}),
     state_keys.RECOPIES.name: frozenset({_TRANSACTION}),
-    state_keys.FINGERPRINT.name: frozenset({_INIT, _COPY, _REBUILD, _RESUMPTION, _REWIND}),
+    state_keys.FINGERPRINT.name: frozenset({_INIT, _COPY, _BACKUP_COPY, _REBUILD, _RESUMPTION, _REWIND}),
     state_keys.MARKER_KEYS.name: frozenset({_STORE}),
     state_keys.INCARNATIONS.name: frozenset({_INCARNATIONS}),
     state_keys.OVERTAKEN.name: frozenset({_INCARNATIONS}),

@@ -61,7 +61,7 @@ class OutboxRequest:
     is_required: bool = False
     applied: Sequence = NO_SEQUENCE
     replayable: Sequence = NO_SEQUENCE
-    key: str = ""  # of a log, see `tidemark.io.state.accepted_breaks`
+    key: str = ""  # of a log, see `tidemark.io.readers.accepted_breaks`
     progress: str = ""  # of a pipeline, as JSON
 
 

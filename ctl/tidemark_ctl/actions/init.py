@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from tidemark.engine.selection import Selection
-from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.archive.archive_setup import (
     ArchiveKind,
     archive_kind,
@@ -35,6 +34,7 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.daemon.node_requests import NoMarkersOnStandby
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import rebuild
+from tidemark.runtime.seed.backup_reading import wal_of
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.copy_rights import lacking_rights
 from tidemark.runtime.seed.initialise import archiving_user, initialise, initialise_from_backup
@@ -165,11 +165,7 @@ def _init_from_backup(
     else:
         selects = Selection(databases=databases or ("*",)).selects_database
     with open_backup(backup) as opened:
-        where = archive or (Path(chosen.archive.folder) if chosen.has_archive else opened.wal_folder())
-        if where is None:
-            hint = "give --archive: the WAL since the start of the backup is needed, and the backup contains none"
-            raise ConfigError("no archive is named", hint=hint)
-        segments = ArchiveFolder(where, of=opened.control.system_identifier)
+        segments = wal_of(opened, archive or (Path(chosen.archive.folder) if chosen.has_archive else None))
         progress = SeedProgress(reading=OF_BACKUP)
         seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, progress)
     names = sorted(seed.databases.values())

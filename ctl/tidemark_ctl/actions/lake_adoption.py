@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.io.state.adoption import CannotAdopt, adopt
+from tidemark.io.readers.adoption import CannotAdopt, adopt
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.io.state.resume_requests import is_requested, request_resume
+from tidemark.io.readers.resume_requests import is_requested, request_resume
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed

@@ -21,7 +21,7 @@ from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark_ctl import settings
 from tidemark_ctl.output.command_spill import spill_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, Printer, keep_what_is_printed, printer, report_damaged_base
+from tidemark_ctl.output.printing import PrintContext, Printer, printer, report_damaged_base, select_printed_rows
 from tidemark_ctl.output.seed_progress import BEFORE_FROM, SeedProgress
 
 READ_WAIT_S = 0.2
@@ -82,7 +82,7 @@ def _tail_from_now(
         seed = read_seed(dsn, databases, wait_s=wait_s, observer=progress)
         shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
         with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, on_disconnect=progress.on_disconnect) as changes:
-            keep_what_is_printed(changes.decoding.decoder, shown)
+            select_printed_rows(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
             try:
                 print_live(changes, shown, requested)
@@ -123,7 +123,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, requested: LsnRange, printer
             passed_over=report_damaged_base,
         )
         shown = printer_for(PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types))
-        keep_what_is_printed(start.decoding.decoder, shown)
+        select_printed_rows(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
         progress = SeedProgress(reading=BEFORE_FROM)
         stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.on_disconnect))

@@ -101,7 +101,7 @@ class Printer(Protocol):
         """Print the collected items: no more input is available at the moment."""
 
 
-def keep_what_is_printed(decoder: Decoder, shown: Printer) -> None:
+def select_printed_rows(decoder: Decoder, shown: Printer) -> None:
     """Make a decoder keep only the rows that the printer needs."""
     decoder.select_only(shown.selects)
     if shown.prints_names:

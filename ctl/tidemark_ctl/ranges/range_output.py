@@ -13,7 +13,7 @@ from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange
 from tidemark.runtime.replay.offline import decode_archive
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import Counts, PrintContext, keep_what_is_printed, printer
+from tidemark_ctl.output.printing import Counts, PrintContext, printer, select_printed_rows
 from tidemark_ctl.ranges.messages import DecodeRequest
 
 
@@ -38,7 +38,7 @@ def print_range(
         request.selection,
         counting=request.counting,
     )
-    keep_what_is_printed(start.decoding.decoder, shown)
+    select_printed_rows(start.decoding.decoder, shown)
     if request.database is not None:
         start.mirrors.select(only(_oid(request.database, start.databases)))
     found = decode_archive(archive, start, lsns, report_end, times, at_cell_end=shown.flush, cell_bytes=cell_bytes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from tidemark.io.archive.archive_progress import is_filled_by_nothing, unrecorded
+from tidemark.io.archive.archive_progress import has_no_filler, unrecorded
 from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_error
 from tidemark.io.host.clock import NS_PER_S, boot_ns
@@ -217,7 +217,7 @@ class EndToEndCheck:
         if (
             passed is None
             and isinstance(observed.archive, ArchiveState)
-            and self._is_filled_by_nothing(node, observed.archive)
+            and self._has_no_filler(node, observed.archive)
         ):
             return Leg(
                 LegEnd.BROKEN,
@@ -227,11 +227,11 @@ class EndToEndCheck:
             )
         return passed or _with_missing(self._archive_late(observed.archive, written), observed)
 
-    def _is_filled_by_nothing(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
+    def _has_no_filler(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
         """Return whether the server should fill our spool but does not archive, and no program has filled it."""
         if not isinstance(node, NodeArchiving) or archive.runs:
             return False
-        return is_filled_by_nothing(node, archive, self._configured.filled_by)
+        return has_no_filler(node, archive, self._configured.filled_by)
 
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _SentMarker) -> Leg:
         """Return why the archiver has not read the marker yet."""

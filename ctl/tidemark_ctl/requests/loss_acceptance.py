@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tidemark.io.state.accepted_breaks import accept_breaks
+from tidemark.io.readers.accepted_breaks import accept_breaks
 from tidemark.model.errors import ConfigError
 from tidemark_ctl.views.lake_tree import LakeLoss
 

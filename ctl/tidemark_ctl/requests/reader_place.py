@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemark.io.host.clock import SystemClock
+from tidemark.io.readers.reader_register import StateReaders
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.opened_state import OpenedState
-from tidemark.io.state.reader_register import StateReaders
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.readers import Reader

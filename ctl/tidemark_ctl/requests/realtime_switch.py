@@ -185,12 +185,12 @@ class RealtimeSwitch:
         while not self._is_on(marks := self._marks()):
             if marks.stage is Stage.HELD:
                 raise NotComplete("another command switched realtime off meanwhile")
-            self._check_time("on", self._what_is_missing(marks)[1])
+            self._check_time("on", self._missing_step(marks)[1])
             if not self._process(Role.SIDECAR).is_running:
                 raise self._sidecar_not_running()
             if marks.stage is Stage.RETURNING:
                 self._check_keys()
-            self._wait_report.report(*self._what_is_missing(marks))
+            self._wait_report.report(*self._missing_step(marks))
             if marks.stage is Stage.ARCHIVE and time.monotonic() - self._requested_s >= REQUEST_AGAIN_S:
                 self._request_return()
             time.sleep(POLL_S)
@@ -238,7 +238,7 @@ class RealtimeSwitch:
             hint=start_hint(Role.SIDECAR) + again,
         )
 
-    def _what_is_missing(self, marks: StateMarks) -> tuple[str, str]:
+    def _missing_step(self, marks: StateMarks) -> tuple[str, str]:
         """Return what a return waits for, as a keyword and as a sentence."""
         if marks.stage is Stage.REALTIME:
             return "epoch", "waiting for the sidecar to take an epoch"

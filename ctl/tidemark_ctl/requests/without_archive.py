@@ -4,7 +4,7 @@ from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
 
 from tidemark.io.archive.archive_listing import ArchiveListing
-from tidemark.io.archive.archive_progress import is_filled_by_nothing
+from tidemark.io.archive.archive_progress import has_no_filler
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
@@ -27,7 +27,7 @@ def nothing_archives(archive: ArchiveConfig, segment_bytes: int, node_requests: 
         found = ArchiveListing(Path(archive.folder), segment_bytes).result(ANSWER_S)
     except (TidemarkError, NotInTime):
         return False
-    return is_filled_by_nothing(node, found, archive.filled_by)
+    return has_no_filler(node, found, archive.filled_by)
 
 
 def why_not_from_node(store: StateStore, node_requests: NodeRequests) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.state.accepted_breaks import log_key
+from tidemark.io.readers.accepted_breaks import log_key
 from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark_ctl.views.render import Tree
 

@@ -7,9 +7,9 @@ from tidemark.io.process.control import DEADLINE_S, DaemonUnreachable, request
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import SERVER, StateFolder
-from tidemark.io.state.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.wire.control import BadRequest, Json

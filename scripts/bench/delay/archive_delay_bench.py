@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.servers.archiving import ArchivingServer
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE
 

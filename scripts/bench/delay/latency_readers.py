@@ -39,10 +39,10 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
-from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.epoch_run import put_latency_first
+from tidemark.runtime.delivery.consumers import NullConsumer
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT
 from tidemark.wal.segments import WalSlice, first_page_lsn

@@ -29,9 +29,9 @@ from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid

@@ -18,7 +18,7 @@ from scripts.bench.measuring.commands import CDCCTL, ROOT
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, free_port
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 
 DATABASE = "visible"
 KEYS = 10_000  # of a table, chosen at random: two data files of a replica, which each batch then writes again

@@ -25,9 +25,9 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
-from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.consumers import NullConsumer
 from tidemark.runtime.seed.initialise import initialise
 
 MAJOR = 15

@@ -14,8 +14,8 @@ from tests.support.lakes.lakes import feed_by_hand, rows_by_key
 from tests.support.processes.captures import Sidecar, replayed
 from tests.support.processes.cdcctl import cdcctl, contents, refused, succeeded
 from tests.support.servers.postgres import Cluster, new_cluster
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, LogicalMessage, SchemaChange, SchemaEvent

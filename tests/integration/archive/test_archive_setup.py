@@ -36,7 +36,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_line_that_init_prints_fills_a_spool_that_a_group_shares(traversable: Path) -> None:
+def test_the_archive_command_that_init_prints_fills_a_spool_that_a_group_shares(traversable: Path) -> None:
     with new_cluster(15, {"archive_mode": "on"}, initdb=["--wal-segsize=1"]) as node:
         group = grp.getgrgid(node.folder.stat().st_gid).gr_name
         folder = traversable / "it's 100% ours"

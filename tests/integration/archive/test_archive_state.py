@@ -12,8 +12,8 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import segment_name
 
 MB = 1 << 20
-FILES = 100_000
-LISTED_S = 20.0  # of CPU time; it takes 1.4
+FILES = 20_000
+LISTED_S = 4.0  # of CPU time; it takes 0.3
 
 
 def name(number: int, timeline: int = 1) -> str:
@@ -120,7 +120,7 @@ def test_a_history_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path: P
     assert "fetch it again" in reported.value.hint
 
 
-def test_a_hundred_thousand_files_are_listed_quickly(tmp_path: Path) -> None:
+def test_twenty_thousand_files_are_listed_quickly(tmp_path: Path) -> None:
     for number in range(FILES):
         (tmp_path / name(number)).touch()
     began_s = time.process_time()

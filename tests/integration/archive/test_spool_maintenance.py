@@ -16,8 +16,8 @@ from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.spool_manifest import history_folder, read_manifest
 from tidemark.io.archive.trimming import Trimmed
 from tidemark.io.process.config import ArchiveConfig
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.history_files import load_catalogs
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import parse_lsn

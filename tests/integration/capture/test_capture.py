@@ -12,7 +12,7 @@ from tests.conftest import NewCluster
 from tests.support.processes.captures import Sidecar, change_log, replayed, running
 from tests.support.servers.postgres import Cluster, StopMode
 from tidemark.engine.batching import BURST
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage, SchemaEvent, Truncation
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import parse_lsn

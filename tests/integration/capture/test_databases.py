@@ -14,7 +14,7 @@ from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tidemark.decode.types.encodings import SERVER_ENCODINGS
 from tidemark.io.process.config import SeedConfig, SelectConfig
 from tidemark.io.process.metrics import WAL_BYTES
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, SchemaChange, SchemaEvent
 from tidemark.model.lsn import Oid, parse_lsn

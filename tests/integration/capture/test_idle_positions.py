@@ -7,7 +7,7 @@ import pytest
 from tests.support.processes.captures import Sidecar, change_log
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.metrics import CONFIRMED_LSN
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.change import GroupItem, LogicalMessage
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.message_prefix import HEARTBEAT_PREFIX

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.processes.failover import RING_BYTES, Pair, archiving_node, paired
 from tests.support.servers.archiving import ArchivingServer
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.mode import Stage
 from tidemark.wire.control import Json
 

@@ -36,7 +36,7 @@ def test_a_plain_replication_role_is_all_that_is_needed(new_cluster: NewCluster,
             node.check_same_node(SystemIdentifier(5))
 
 
-def test_each_thing_that_a_node_lacks_has_its_own_name(new_cluster: NewCluster) -> None:
+def test_each_requirement_that_a_node_lacks_is_reported_by_name(new_cluster: NewCluster) -> None:
     made = new_cluster(15, wal_level="replica")
     made.sql("CREATE ROLE plain LOGIN")
     with Node(made.dsn()) as node, pytest.raises(WalLevelTooLow, match="wal_level = replica") as caught:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.processes.captures import OnDemandReader, Sidecar, change_log, replayed
 from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import ArchivingServer
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch
 from tidemark.model.mode import Stage

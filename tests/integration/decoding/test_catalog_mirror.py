@@ -348,7 +348,7 @@ def test_a_commit_outdates_only_descriptions_that_were_reported_and_may_have_cha
     assert outdates("ALTER TABLE t RENAME TO t2", "ALTER TABLE t2 RENAME TO t")
 
 
-def test_nothing_is_kept_of_a_table_whose_making_was_rolled_back(quiet: Cluster) -> None:
+def test_nothing_is_kept_of_a_table_whose_creation_was_rolled_back(quiet: Cluster) -> None:
     database = new_database(quiet)
     observed = observe(quiet, database)
     mirror = observed.mirror

@@ -16,7 +16,7 @@ from tidemark_ctl.actions.tail import print_live
 from tidemark_ctl.commands.decode import decode
 from tidemark_ctl.commands.tail import tail
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer
+from tidemark_ctl.output.printing import PrintContext, printer, select_printed_rows
 
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import Cluster, database_in
@@ -180,7 +180,7 @@ def test_tail_from_now_on_handles_small_transactions_in_runs(cluster: Cluster, d
     about = PrintContext.of(seed.node.major, seed.mirrors, seed.databases)
     shown = printer(Format.JSONL, about, BytesIO(), Selection())
     with LiveChanges(cluster.dsn(database), seed) as changes:
-        keep_what_is_printed(changes.decoding.decoder, shown)
+        select_printed_rows(changes.decoding.decoder, shown)
 
         def printed(end: str) -> Callable[[], object]:
             return partial(print_live, changes, shown, LsnRange(None, parse_lsn(end)))

@@ -111,9 +111,7 @@ def test_a_failed_maintenance_of_the_spool_is_counted(config: Config, daemon: Da
         assert errors(daemon) == count
 
 
-def test_a_node_that_does_not_answer_a_sidecar_that_wants_to_return_is_counted(
-    config: Config, daemon: DaemonContext
-) -> None:
+def test_a_node_that_does_not_answer_during_a_return_is_counted(config: Config, daemon: DaemonContext) -> None:
     context = daemon.context
     stalled = watched_archive(config, daemon)
     transition = StageTransition(context.store, lambda _switched: {}, context.metrics, context.log)
@@ -148,7 +146,7 @@ def test_a_node_that_does_not_answer_while_the_archive_is_stalled_is_counted(
     wait_until(is_counted)
 
 
-def test_a_node_that_does_not_say_whether_it_is_a_standby_is_counted(config: Config, daemon: DaemonContext) -> None:
+def test_a_node_that_does_not_report_whether_it_is_a_standby_is_counted(config: Config, daemon: DaemonContext) -> None:
     transition = StageTransition(daemon.context.store, lambda _switched: {}, daemon.context.metrics, daemon.context.log)
     following = Following(
         daemon,

@@ -14,7 +14,7 @@ from tests.support.processes.failover import HANGS_SOON, MOVED_S, Pair, archived
 from tests.support.processes.json_lines import lines_of
 from tests.support.processes.waiting import let_pass
 from tests.support.servers.archiving import ArchivingServer
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tests.support.processes.captures import OnDemandReader
 from tests.support.processes.failover import archiving_node, paired
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.mode import Stage
 

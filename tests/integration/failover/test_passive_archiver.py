@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.processes.failover import paired
 from tests.support.servers.archiving import ArchivingServer
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import parse_lsn
 from tidemark.model.mode import Stage

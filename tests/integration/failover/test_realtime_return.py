@@ -18,13 +18,13 @@ from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
 from tidemark.io.node.replication import NodeIdentity
-from tidemark.io.node.wal_end import where_the_node_is
+from tidemark.io.node.wal_end import node_identity
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateMarks
@@ -63,7 +63,7 @@ class SlowRequests(NodeRequests):
 
     def look_again(self) -> None:
         """Report the node's present position from now on."""
-        self.was_at = where_the_node_is(*self._node)
+        self.was_at = node_identity(*self._node)
 
     def find_node(self) -> Future[NodeIdentity]:
         """Answer at once, with an old answer."""

@@ -10,7 +10,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import ArchivingServer
 from tidemark.engine.handover import Event
-from tidemark.io.node.wal_end import streams_from, where_the_node_is
+from tidemark.io.node.wal_end import node_identity, streams_from
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Stage
 
@@ -81,7 +81,7 @@ def test_delivery_does_not_continue_from_wal_that_the_node_has_removed(node: Arc
     pair.sidecar.init()
     with StateStore.open(pair.sidecar.folder) as store:
         node_of = (pair.sidecar.config.capture.dsn, store.identity.system_identifier)
-        before = where_the_node_is(*node_of).flush_lsn
+        before = node_identity(*node_of).flush_lsn
         assert streams_from(*node_of, before)
         node.node.configure(wal_keep_size="0")
         for _ in range(2):
@@ -90,4 +90,4 @@ def test_delivery_does_not_continue_from_wal_that_the_node_has_removed(node: Arc
             node.node.sql("CHECKPOINT")
         node.node.configure(wal_keep_size="256MB")
         assert not streams_from(*node_of, before)
-        assert streams_from(*node_of, where_the_node_is(*node_of).flush_lsn)
+        assert streams_from(*node_of, node_identity(*node_of).flush_lsn)

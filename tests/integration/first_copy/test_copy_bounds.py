@@ -22,7 +22,7 @@ from tidemark.io.node.seed import Answers, SeedSession
 from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import SelectConfig
 from tidemark.io.process.metrics import COPY_REFUSED
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
 from tidemark.wal.versions import wal_format
 from tidemark.wire.recopies import REFUSED_HINT

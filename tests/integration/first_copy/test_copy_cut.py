@@ -13,7 +13,7 @@ from tests.support.servers.postgres import Cluster
 from tests.support.servers.proxies import proxy
 from tidemark.io.node import copy_stream
 from tidemark.io.node.copy_stream import BlockBounds, copied_blocks
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 
 DEADLINE_S = 120.0

@@ -11,7 +11,7 @@ from tests.support.processes.captures import Sidecar, change_log, replayed, runn
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import SelectConfig
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary
 from tidemark.runtime.seed.initialise import initialise

@@ -20,9 +20,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
-from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.consumers import NullConsumer
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes.captures import OnDemandReader, Sidecar, change_log, replayed, running
 from tests.support.servers.postgres import Cluster
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode

@@ -16,7 +16,7 @@ from tests.support.processes.cdcctl import running as running_cdcctl
 from tests.support.processes.failover import paired
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode

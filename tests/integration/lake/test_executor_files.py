@@ -14,7 +14,7 @@ from tests.support.lakes.lakes import IDENTITY, Crash, CrashAt, folder_of, log_r
 from tests.support.lakes.writers_here import WritersHere
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.host.failpoints import arm
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE

@@ -11,10 +11,10 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
 from tests.support.workloads.feeder import RandomTables
 from tidemark.engine.selection import Selection
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.landing.restored_lake import LakeRestored, check_not_restored

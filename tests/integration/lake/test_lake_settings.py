@@ -12,7 +12,7 @@ from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows
 from tests.support.lakes.maintained import maintain
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
-from tidemark.io.state.accepted_breaks import log_key
+from tidemark.io.readers.accepted_breaks import log_key
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState

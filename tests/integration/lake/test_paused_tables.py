@@ -16,9 +16,9 @@ from tests.support.servers.small_disk import needs_mount, read_only
 from tests.support.workloads.feeder import RandomTables, group_of
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig, LakeTableConfig, SchemaPolicy
-from tidemark.io.state.accepted_breaks import log_key
-from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.resume_requests import request_resume, requested_keys
+from tidemark.io.readers.accepted_breaks import log_key
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.resume_requests import request_resume, requested_keys
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid

@@ -10,9 +10,9 @@ from tests.support.servers.postgres import new_cluster
 from tidemark.engine.selection import Selection
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
-from tidemark.io.state.captured_tables import captured_tables
+from tidemark.io.readers.captured_tables import captured_tables
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Oid
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_source

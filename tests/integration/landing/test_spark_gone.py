@@ -28,7 +28,7 @@ class DeadSpark(SparkSession):
     @property
     def dataSource(self) -> DataSourceRegistration:  # noqa: N802
         raise Py4JNetworkError(
-            "java.io.EOFException\ntidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b contains 5 to 9"
+            "java.io.EOFException\ntidemark.io.readers.outbox.OutboxTrimmed: outbox 0a0b contains 5 to 9"
         )
 
 

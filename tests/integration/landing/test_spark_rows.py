@@ -17,7 +17,7 @@ from tests.support.lakes.scripted_table import DATABASE
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.decode.render.debezium import DebeziumLines
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.errors import ConfigError, TidemarkError

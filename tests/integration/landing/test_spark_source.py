@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from tests.support.forged import groups
 from tests.support.workloads.feeder import RandomTables, feed, make_state
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem

@@ -12,7 +12,7 @@ from tests.integration.operation.test_metrics import NAMES, OF_THE_PIPELINE, ser
 from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.servers import prometheus
 from tidemark.io.process import metrics
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.mode import Stage
 from tidemark.wal.kernel import COMPILED
 

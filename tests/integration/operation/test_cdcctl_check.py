@@ -11,7 +11,7 @@ from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
 from tidemark.io.archive.spool import Spool
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
 
 SOON_S = "10"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import archiving_node, paired
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 
 
 @pytest.mark.feature("I41")

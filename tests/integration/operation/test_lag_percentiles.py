@@ -14,8 +14,8 @@ from tests.support.servers.histories import empty_history
 from tidemark.engine.selection import Selection
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import DELIVERY_LAG_BYTES, LAG_SECONDS, Metrics
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Lsn, TimelineId
@@ -24,9 +24,9 @@ from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.metrics import VISIBLE_BYTES, VISIBLE_SECONDS, PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
-from tidemark.runtime.capture.delivery import ApplicationThread, CopyKeep
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.delivery.delivery import ApplicationThread, CopyKeep
 
 GROUPS = 100
 LAG_US, LAG_BYTES = 130_000, 3_000  # of the first group; that of each later one is this much greater
@@ -95,7 +95,7 @@ def test_the_lag_to_the_outbox_has_percentiles_in_seconds_and_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, stopping, metrics = HandClock(), threading.Event(), Metrics(IDENTITY.capture)
-    monkeypatch.setattr("tidemark.runtime.capture.delivery.SystemClock", lambda: clock)
+    monkeypatch.setattr("tidemark.runtime.delivery.delivery.SystemClock", lambda: clock)
     target, waiting = LaggingTarget(clock, stopping), GroupQueue(1 << 24, Signal())
     for number in range(1, GROUPS + 1):
         waiting.put(group(1000 * number))

@@ -26,7 +26,7 @@ from tidemark.io.process import metrics
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage
 from tidemark.pipeline.landing import metrics as pipeline_metrics

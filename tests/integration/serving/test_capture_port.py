@@ -17,13 +17,13 @@ from tidemark.io.flight.flight_outbox import FlightOutbox
 from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.flight.server_capture import ServerCapture
 from tidemark.io.host.clock import host_name
-from tidemark.io.state.accepted_breaks import accept_breaks
-from tidemark.io.state.opened_outbox import open_once
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.accepted_breaks import accept_breaks
+from tidemark.io.readers.opened_outbox import open_once
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.resume_requests import request_resume, requested_keys
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.outbox_table import UnknownReader
-from tidemark.io.state.resume_requests import request_resume, requested_keys
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.secret import Secret

@@ -12,8 +12,8 @@ from tests.support.servers.outbox_server import TOKEN, outbox_server, token_file
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.flight.flight_outbox import FlightOutbox, ranges_of
 from tidemark.io.flight.server_address import ServerAddress
-from tidemark.io.state.opened_outbox import open_once
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed, ReaderLapsed
+from tidemark.io.readers.opened_outbox import open_once
+from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed, ReaderLapsed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

@@ -34,9 +34,9 @@ from tidemark.io.flight.remote_errors import (
 from tidemark.io.flight.server_address import BadServerAddress, BadToken, ServerAddress
 from tidemark.io.flight.server_token import load_server_token, make_server_token
 from tidemark.io.process.config import ServerConfig
+from tidemark.io.readers.opened_outbox import open_once
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.environment import StateReplaced
-from tidemark.io.state.opened_outbox import open_once
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.outbox_table import OutboxTable
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

@@ -10,7 +10,7 @@ from tests.support.forged import groups
 from tests.support.servers.outbox_server import outbox_server, token_file
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.flight.remote_errors import ServerUnreachable, TokenRefused
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.source.format import OutboxSource

@@ -15,7 +15,7 @@ from tests.support.processes.following import FollowingSidecar, two_hosts
 from tests.support.servers.postgres import Cluster, sql
 from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.host.failpoints import VARIABLE
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Stage

@@ -10,7 +10,7 @@ from tests.support.forged import groups
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.workloads.feeder import feed, make_state
 from tidemark.io.host.disk import StateFull
-from tidemark.io.state.outbox import OutboxReader, ReaderLapsed
+from tidemark.io.readers.outbox import OutboxReader, ReaderLapsed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.reader_holds import held_bytes
 from tidemark.io.state.state import StateStore

@@ -17,8 +17,8 @@ from tests.support.servers.postgres import Cluster
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.incarnations import begin_incarnation
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode

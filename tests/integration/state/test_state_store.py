@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
+from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.environment import LOCK_FILE_BYTES, StateMissing
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -85,7 +85,7 @@ def test_a_folder_without_state_is_refused_by_name(folder: StateFolder) -> None:
         StateStore.open(folder)
 
 
-def test_creating_twice_keeps_what_is_there(store: StateStore, epoch: Epoch) -> None:
+def test_creating_a_state_twice_keeps_its_content(store: StateStore, epoch: Epoch) -> None:
     delivered = deliver(store, epoch, 100)
     with StateStore.create(store.folder, IDENTITY) as again:
         assert again.view().delivered == delivered
@@ -209,7 +209,7 @@ def test_trimming_stays_below_the_lowest_confirmed_and_replayable_sequence_of_al
     assert [value.header.sequence for value in reader.read(Sequence(2), Sequence(6))] == [3, 4, 5, 6]
 
 
-def test_the_ledger_counts_exactly_what_is_there(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
+def test_the_ledger_counts_the_stored_values_exactly(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
     reader.register("spark")
     for lsn in (100, 200, 300):
         deliver(store, epoch, lsn, note="n" * (lsn * 2000))

@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.environment import Environment
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.state_transaction import FREE_BYTES_MIN, StateTransaction
+from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.errors import Fenced, InternalError, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage

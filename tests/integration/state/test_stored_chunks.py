@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.forged import groups
 from tests.support.workloads.feeder import RandomTables, feed, make_state
-from tidemark.io.state import outbox as outbox_module
-from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed, StoredChunks
+from tidemark.io.readers import outbox as outbox_module
+from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed, StoredChunks
 from tidemark.io.state.outbox_table import OutboxTable
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

@@ -210,21 +210,21 @@ BOUNDARIES = st.builds(
     lambda n, power: struct.pack("<d", math.ldexp(n, power)), st.integers(1, 1 << 53), st.integers(-60, 60)
 )
 WAYS = {
-    datum_text.TextWay.SIGNED: (I4, 4),
-    datum_text.TextWay.TIMESTAMP: (I8, 8),
-    datum_text.TextWay.SINGLE: (st.binary(min_size=4, max_size=4), 4),
-    datum_text.TextWay.DOUBLE: (st.binary(min_size=8, max_size=8) | BOUNDARIES, 8),
-    datum_text.TextWay.NUMERIC: (NUMERICS | st.binary(max_size=12), 0),
-    datum_text.TextWay.TEXT: (TEXTS, 0),
+    datum_text.TextForm.SIGNED: (I4, 4),
+    datum_text.TextForm.TIMESTAMP: (I8, 8),
+    datum_text.TextForm.SINGLE: (st.binary(min_size=4, max_size=4), 4),
+    datum_text.TextForm.DOUBLE: (st.binary(min_size=8, max_size=8) | BOUNDARIES, 8),
+    datum_text.TextForm.NUMERIC: (NUMERICS | st.binary(max_size=12), 0),
+    datum_text.TextForm.TEXT: (TEXTS, 0),
 }
 
 
 @settings(max_examples=200)
 @given(st.sampled_from(list(WAYS)), st.data(), st.integers(0, 200))
 def test_both_builds_write_the_same_and_stop_at_the_same_row(
-    way: datum_text.TextWay, data: st.DataObject, space: int
+    form: datum_text.TextForm, data: st.DataObject, space: int
 ) -> None:
-    values, width = WAYS[way]
+    values, width = WAYS[form]
     payloads = data.draw(st.lists(values, min_size=1, max_size=6))
     arena = b"".join(payloads) + bytes(8)
     sizes = array("q", map(len, payloads))
@@ -238,7 +238,7 @@ def test_both_builds_write_the_same_and_stop_at_the_same_row(
             sizes,
             0,
             width,
-            way,
+            form,
             1,
             1,
             b" a[b]:",

@@ -84,7 +84,9 @@ class CutReplica:
         )
         for keys in present:
             new = [key for key in dict.fromkeys(keys) if (key,) not in self.table.rows]
-            rows = [{1: key, 2: "ab"[key % 2], 3: f"big {key}"} for key in new]
+            rows: list[dict[int, int | str | float | None]] = [
+                {1: key, 2: "ab"[key % 2], 3: f"big {key}"} for key in new
+            ]
             self.table.rows.update({(key,): dict(row) for key, row in zip(new, rows, strict=True)})
             columns = [pa.array([row[number] for row in rows], schema.field(number - 1).type) for number in (1, 2, 3)]
             given_rows = pa.table(columns, schema=schema)

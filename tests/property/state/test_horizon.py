@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.forged import groups
 from tests.support.workloads.feeder import make_state
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.reader_holds import required_readers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

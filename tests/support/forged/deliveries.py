@@ -12,7 +12,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Pointer
-from tidemark.runtime.capture.delivery import OutboxTarget
+from tidemark.runtime.delivery.delivery import OutboxTarget
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.state.process_log import Owner
 from tidemark.wire.state.values import Identity

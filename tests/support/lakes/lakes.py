@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import DEFAULT_LAKE
-from tidemark.io.state.accepted_breaks import accepted_breaks
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.accepted_breaks import accepted_breaks
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, LogicalMessage

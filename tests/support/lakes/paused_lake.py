@@ -10,10 +10,10 @@ from tests.support.servers.small_disk import read_only
 from tests.support.workloads.feeder import feed, make_state
 from tidemark.engine.selection import Selection
 from tidemark.io.process.lake_config import DEFAULT_LAKE
-from tidemark.io.state.accepted_breaks import accept_breaks, accepted_breaks, log_key
-from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.resume_requests import request_resume
-from tidemark.io.state.state_capture import StateCapture
+from tidemark.io.readers.accepted_breaks import accept_breaks, accepted_breaks, log_key
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.resume_requests import request_resume
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid

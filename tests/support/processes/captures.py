@@ -20,7 +20,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig
 from tidemark.io.process.config_loading import parse_config
 from tidemark.io.process.control import request
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage

@@ -14,7 +14,7 @@ from tests.support.servers.archiving import ArchivingServer, archiving
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.process.control import request
 from tidemark.io.process.marker_key import load_marker_key
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.message_prefix import MARKER_PREFIX

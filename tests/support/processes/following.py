@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.processes.captures import Sidecar
 from tests.support.servers.postgres import Cluster, StopMode
 from tests.support.servers.standby import promote
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.change import GroupItem

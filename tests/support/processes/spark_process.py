@@ -12,7 +12,7 @@ import psutil
 
 from tests.support.processes.waiting import wait_until
 from tidemark.io.host.failpoints import VARIABLE
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from tidemark.model.lsn import parse_lsn
 from tidemark.runtime.seed.seeding import Seed
 
 
-def archiving(new_cluster: NewCluster, major: int) -> Cluster:
+def archiving(new_cluster: NewCluster, major: int, **settings: str | int) -> Cluster:
     """Start a server that archives and does not change catalogs by itself."""
     node = new_cluster(
         major,
@@ -21,6 +21,7 @@ def archiving(new_cluster: NewCluster, major: int) -> Cluster:
         archive_command="test -d archived && cp %p archived/%f",
         autovacuum="off",
         wal_keep_size="1GB",  # `archive_of` reads pg_wal
+        **settings,
     )
     (node.data / "archived").mkdir()
     shutil.chown(node.data / "archived", node.data.stat().st_uid, node.data.stat().st_gid)

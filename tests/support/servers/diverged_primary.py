@@ -13,7 +13,7 @@ from tests.support.processes.cdcctl import Done, cdcctl, succeeded
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, StopMode
 from tests.support.servers.standby import copy_of, promote
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Lsn, parse_lsn

@@ -10,8 +10,8 @@ from pathlib import Path
 from tidemark.engine.selection import Selection
 from tidemark.io.flight.outbox_server import Listening, OutboxServer
 from tidemark.io.flight.server_metrics import ServerMetrics
-from tidemark.io.state.opened_outbox import open_once
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.opened_outbox import open_once
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.secret import Secret
 

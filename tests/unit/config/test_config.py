@@ -62,6 +62,7 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         ("[outbox]\nbytes_max = 2000000", "deliver.group_bytes_max: at most a quarter of outbox.bytes_max"),
         ("[deliver]\nconsumer = 'jsonl'", "deliver.jsonl_file: the jsonl consumer needs it"),
         ("[standby]\nfollow = true", "markers.key_file must name the key of the markers of the delivering capture"),
+        ("[copy]\nbase_backup = '/backup'", "copy.base_backup requires archive.folder"),
         ("[standby]\nlake = '/lake'", "standby.lake requires standby.follow"),
         (f"{FOLLOW}lake = 'lake'", "standby.lake: must be an absolute path"),
         (f"{FOLLOW}lake = '/lake'\n[deliver]\nconsumer = 'null'", "standby.lake: a lake is filled from the outbox"),

@@ -138,7 +138,7 @@ def test_values_composed_of_a_type_without_a_codec_arrive_as_their_bytes() -> No
         assert codec_for(described).arrow_value(b"\1\2\3") == b"\1\2\3", described.name
 
 
-def test_a_type_of_an_extension_is_known_by_its_name_unless_it_is_the_servers_own() -> None:
+def test_a_type_of_an_extension_is_recognised_by_its_name_unless_it_is_built_in() -> None:
     vector = forms.BY_NAME["vector"]
     assert codec_for(vector).arrow_type == pa.list_(pa.float32())
     assert codec_for(replace(vector, oid=Oid(16_000))).arrow_type == pa.binary()

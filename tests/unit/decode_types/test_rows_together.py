@@ -81,7 +81,7 @@ def test_nulls_among_many_rows_stay_where_they_are(every: int) -> None:
         (ARRAY_SLOT, forms.plain(forms.array_payload(forms.INT4, [None, struct.pack("<i", 7)], [2], [1]))),
     ],
 )
-def test_one_value_that_goes_another_way_changes_no_other(slot: int, value: bytes, row: int) -> None:
+def test_one_value_that_a_kernel_does_not_convert_changes_no_other(slot: int, value: bytes, row: int) -> None:
     rows = values_of_all()
     rows[row][slot] = value
     spans = spans_of(rows)

@@ -166,7 +166,7 @@ def lines_of(rendering: JsonLines | DebeziumLines, group: ChangeGroup) -> int:
 
 
 @pytest.mark.skipif(not COMPILED, reason="interpreted kernels are slow")
-def test_a_row_costs_less_than_so_many_steps_of_a_loop_in_the_same_run() -> None:
+def test_a_row_costs_at_most_a_fixed_number_of_loop_steps_in_the_same_run() -> None:
     blocks = blocks_of(inserted(ROWS), BLOCKS)
     assert decode(blocks) == ROWS
 

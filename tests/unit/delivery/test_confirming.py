@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from tidemark.runtime.capture import confirming
-from tidemark.runtime.capture.confirming import Confirming
+from tidemark.runtime.delivery import confirming
+from tidemark.runtime.delivery.confirming import Confirming
 
 DEADLINE_S = 30.0
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.processes.clocks import HandClock
 from tidemark.model.errors import ConsumerFailed, Disposition
-from tidemark.runtime.capture import liveness as liveness_module
-from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.liveness import Liveness
+from tidemark.runtime.delivery import liveness as liveness_module
+from tidemark.runtime.delivery.consumers import NullConsumer
+from tidemark.runtime.delivery.liveness import Liveness
 
 ALIVE_S, HANG_S = 5.0, 300.0
 DEADLINE_S = 120.0

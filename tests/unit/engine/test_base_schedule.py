@@ -118,3 +118,37 @@ def test_bases_of_recent_wal_are_nearer_to_each_other_than_those_of_old_wal() ->
     gaps = [later.lsn - earlier.lsn for earlier, later in pairwise(kept)]
     assert len(kept) == BASES_MAX
     assert sum(gaps[:20]) > 5 * sum(gaps[-20:])
+
+
+def test_a_restart_keeps_the_measured_cost_of_a_base_of_the_same_size() -> None:
+    schedule = BaseSchedule([], DISTANCE_MAX)
+    base, dear_s = Saved(Lsn(GIB)), 1e6
+    schedule.record_base(base, dear_s, 0.0)
+    schedule.restart([base])
+    assert not schedule.is_due(Lsn(2 * GIB - 1), 1000.0)
+
+
+def test_a_base_that_costs_nothing_is_due_after_a_segment_that_cost_nothing() -> None:
+    schedule = BaseSchedule([], DISTANCE_MAX)
+    assert not schedule.is_due(Lsn(DISTANCE_BYTES_MIN - 1), 0.0)
+    assert schedule.is_due(Lsn(2 * DISTANCE_BYTES_MIN), 0.0)
+
+
+def of_max_bytes(*lsns: int) -> list[Saved]:
+    """Return bases at these places that have exactly the bytes that all bases may have."""
+    return [Saved(Lsn(lsn), BASE_BYTES_MAX // len(lsns)) for lsn in lsns]
+
+
+def test_bases_of_exactly_the_permitted_size_remain() -> None:
+    bases = of_max_bytes(*(number * MIB for number in range(1, 9)))
+    assert BaseSchedule(bases, DISTANCE_MAX).surplus(bases) == []
+
+
+def test_the_base_is_removed_whose_gap_is_the_smallest_part_of_its_distance_from_the_end() -> None:
+    bases = [*of_max_bytes(*(lsn * MIB for lsn in (1, 100, 101, 102, 300))), Saved(Lsn(301 * MIB), MIB)]
+    assert BaseSchedule(bases, DISTANCE_MAX).surplus(bases) == [bases[2]]
+
+
+def test_a_base_between_neighbours_as_far_apart_as_permitted_is_removed_and_no_other() -> None:
+    bases = [*of_max_bytes(MIB, MIB + GIB // 2, MIB + GIB, 1 + MIB + 2 * GIB), Saved(Lsn(MIB + 4 * GIB), GIB)]
+    assert BaseSchedule(bases, DISTANCE_MAX).surplus(bases) == [bases[1]]

@@ -1,6 +1,6 @@
 """Tidemark's errors are restored from Spark's error texts."""
 
-from tidemark.io.state.outbox import OutboxTrimmed
+from tidemark.io.readers.outbox import OutboxTrimmed
 from tidemark.model.errors import ExitCode, InvalidLsn
 from tidemark.pipeline.failures import first_reason, named_failure
 
@@ -8,7 +8,7 @@ FAILURE = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_S
 Traceback (most recent call last):
   File "/x/runner.py", line 1, in main
     offsets = reader.latestOffset(start, limit)
-tidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b contains 5 to 9; values after 2 were requested
+tidemark.io.readers.outbox.OutboxTrimmed: outbox 0a0b contains 5 to 9; values after 2 were requested
 SQLSTATE: 38000
 """
 

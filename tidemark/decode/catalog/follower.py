@@ -37,7 +37,7 @@ class CatalogFollower:
         """Apply the next record; return whether it changed a mirror. `top_xid`: if it is known otherwise."""
         before = self._mirrors.revision
         if record.top_xid:
-            self._assign(record.xid, record.top_xid)
+            self.assign(record.xid, record.top_xid)
         if record.rmgr == RM_XACT:
             self._transaction_end(record)
         elif record.rmgr == RM_STANDBY:
@@ -49,11 +49,17 @@ class CatalogFollower:
             self._mirrors.redo(record, top)
         return before != self._mirrors.revision
 
+    def assign(self, xid: Xid, top_xid: Xid) -> None:
+        """Record the top-level transaction of a subtransaction."""
+        if xid not in self.top_of:
+            self.top_of[xid] = top_xid
+            self._children.setdefault(top_xid, []).append(xid)
+
     def _transaction_end(self, record: Record) -> None:
         ended = xact.parse(record, self._format)
         if isinstance(ended, xact.Assignment):
             for xid in ended.subxids:
-                self._assign(xid, ended.top_xid)
+                self.assign(xid, ended.top_xid)
         elif isinstance(ended, xact.Commit | xact.Abort):
             xids = (ended.xid, *ended.subxids)
             for xid in xids:
@@ -62,11 +68,6 @@ class CatalogFollower:
                 self._mirrors.commit(xids, record.lsn)
             else:
                 self._mirrors.abort(xids)
-
-    def _assign(self, xid: Xid, top_xid: Xid) -> None:
-        if xid not in self.top_of:
-            self.top_of[xid] = top_xid
-            self._children.setdefault(top_xid, []).append(xid)
 
     def _forget(self, xid: Xid) -> None:
         self.top_of.pop(xid, None)

@@ -236,6 +236,13 @@ class CatalogMirror:
             assert relation is not None, oid
             yield relation
 
+    def file_of(self, oid: Oid) -> RelFileLocator | None:
+        """Return the file of an unmapped relation, as committed; None if it does not exist."""
+        row = self._describer(None).class_row(oid)
+        if row is None:
+            return None
+        return RelFileLocator(row.tablespace or self.store.tablespace, self.database, row.relfilenode)
+
     def index_oids(self, oid: Oid) -> frozenset[Oid]:
         """Return the indexes of a relation, as committed."""
         return frozenset(self._describer(None).index_oids(oid))

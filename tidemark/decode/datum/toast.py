@@ -18,6 +18,30 @@ INFOMASK_AT = 2
 _CHUNK_KEY = struct.Struct("<Ii")  # chunk_id, chunk_seq; chunk_data follows
 
 
+def chunk_key(packed: bytes) -> tuple[Oid, int]:
+    """Return the value of a row of a TOAST table, and its number among the chunks of that value."""
+    at = _key_at(packed)
+    value_id, number = _CHUNK_KEY.unpack_from(packed, at)
+    return Oid(value_id), number
+
+
+def chunk_content(packed: bytes) -> bytes:
+    """Return the data in a row of a TOAST table."""
+    at = _key_at(packed) + _CHUNK_KEY.size
+    content = read_datum(packed, at, datum_length(packed, at))
+    if isinstance(content, ExternalPointer):
+        value_id, number = chunk_key(packed)
+        raise BadDatum(f"chunk {number} of TOAST value {value_id} is itself a pointer")
+    return content
+
+
+def _key_at(packed: bytes) -> int:
+    at = PACKED_HEADER_BYTES + packed[HOFF_AT] - TUPLE_HEADER_BYTES
+    if len(packed) < at + _CHUNK_KEY.size:
+        raise BadDatum(f"TOAST chunk of {len(packed)} bytes")
+    return at
+
+
 class ToastChunks:
     """Chunks of values whose owning rows have not been read yet."""
 
@@ -29,17 +53,11 @@ class ToastChunks:
 
     def add(self, packed: bytes) -> None:
         """Add one row of a TOAST table."""
-        at = PACKED_HEADER_BYTES + packed[HOFF_AT] - TUPLE_HEADER_BYTES
-        if len(packed) < at + _CHUNK_KEY.size:
-            raise BadDatum(f"TOAST chunk of {len(packed)} bytes")
-        value_id, number = _CHUNK_KEY.unpack_from(packed, at)
-        at += _CHUNK_KEY.size
-        content = read_datum(packed, at, datum_length(packed, at))
-        if isinstance(content, ExternalPointer):
-            raise BadDatum(f"chunk {number} of TOAST value {value_id} is itself a pointer")
+        value_id, number = chunk_key(packed)
+        content = chunk_content(packed)
         if number == 0:
-            self._values[Oid(value_id)] = []
-        chunks = self._values.get(Oid(value_id), [])
+            self._values[value_id] = []
+        chunks = self._values.get(value_id, [])
         if number != len(chunks):
             raise BadDatum(f"chunk {number} of TOAST value {value_id} comes after {len(chunks)} chunks")
         chunks.append(content)

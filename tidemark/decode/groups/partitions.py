@@ -187,7 +187,7 @@ class PartitionRoutes:
         described = after or before
         if described is None:
             return
-        if described.has_partition_rows and not self._is_news(event.database, described.oid, after):
+        if described.has_partition_rows and not self._is_new_version(event.database, described.oid, after):
             return
         yield from _changed(event, before, after)
 
@@ -221,10 +221,10 @@ class PartitionRoutes:
     def _of_root(self, event: SchemaEvent, was: Relation, now: Relation) -> Iterator[RoutedItem]:
         """Report a change of the table above with its first partition, whose version shows what the rows became."""
         assert event.after is not None, "the new description is known"
-        if differ(was, now) and self._is_news(event.database, now.oid, as_target(now)):
+        if differ(was, now) and self._is_new_version(event.database, now.oid, as_target(now)):
             yield replace(event, before=as_target(was), after=as_target(now, event.after, constants=True))
 
-    def _is_news(self, database: Oid, oid: Oid, version: Relation | None) -> bool:
+    def _is_new_version(self, database: Oid, oid: Oid, version: Relation | None) -> bool:
         """Return whether this version of a table was not reported yet; record it."""
         key = (database, oid)
         shown = logical_description(version) if version is not None else None

@@ -70,12 +70,12 @@ class ColumnTexts:
         self._text_used = int(self._offsets[base + rows])
         return base
 
-    def add_made(self, made: Sequence[bytes]) -> int:
+    def add_texts(self, texts: Sequence[bytes]) -> int:
         """Write texts; return the index of their first offset."""
-        base = self._begin(len(made))
-        at = self.constant(b"".join(made))
-        np.cumsum([len(each) for each in made], out=self._offsets[base + 1 : base + 1 + len(made)])
-        self._offsets[base + 1 : base + 1 + len(made)] += at
+        base = self._begin(len(texts))
+        at = self.constant(b"".join(texts))
+        np.cumsum([len(each) for each in texts], out=self._offsets[base + 1 : base + 1 + len(texts)])
+        self._offsets[base + 1 : base + 1 + len(texts)] += at
         return base
 
     def _begin(self, rows: int) -> int:

@@ -61,13 +61,13 @@ cdef long long write_text(const unsigned char[::1] data, long long location, lon
 
 @cython.locals(byte="unsigned char", bits="unsigned long long")
 cdef long long write_datum(const unsigned char[::1] data, long long location, long long size, long long width,
-                           long long way, const unsigned long long[::1] powers, unsigned char[::1] out,
+                           long long form, const unsigned long long[::1] powers, unsigned char[::1] out,
                            long long at) except? -9 nogil
 
 
 @cython.locals(at="long long", location="long long", size="long long")
 cpdef long long write_datums(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
-                             long long column_at, long long width, long long way, int quoted, int shows_nulls,
+                             long long column_at, long long width, long long form, int quoted, int shows_nulls,
                              const unsigned char[::1] label, const unsigned long long[::1] powers, long long row,
                              long long rows, unsigned char[::1] out,
                              long long[::1] offsets, long long base) except? -9

@@ -52,7 +52,7 @@ DONE = -1
 ODD = -1000  # or less
 
 
-class TextWay(IntEnum):
+class TextForm(IntEnum):
     """How a value is written."""
 
     SIGNED = 0
@@ -73,18 +73,18 @@ class TextWay(IntEnum):
 # Copies as C integers, which the loop can read without the interpreter.
 ALL_DONE = int(DONE)
 IS_ODD = int(ODD)
-AS_SIGNED = int(TextWay.SIGNED)
-AS_UNSIGNED = int(TextWay.UNSIGNED)
-AS_WORD = int(TextWay.TRUE_FALSE)
-AS_LETTER = int(TextWay.T_F)
-AS_TEXT = int(TextWay.TEXT)
-AS_DATE = int(TextWay.DATE)
-AS_TIMESTAMP = int(TextWay.TIMESTAMP)
-AS_TIMESTAMP_ZONED = int(TextWay.TIMESTAMP_ZONED)
-AS_NUMERIC = int(TextWay.NUMERIC)
-AS_UUID = int(TextWay.UUID)
-AS_SINGLE = int(TextWay.SINGLE)
-AS_DOUBLE = int(TextWay.DOUBLE)
+AS_SIGNED = int(TextForm.SIGNED)
+AS_UNSIGNED = int(TextForm.UNSIGNED)
+AS_WORD = int(TextForm.TRUE_FALSE)
+AS_LETTER = int(TextForm.T_F)
+AS_TEXT = int(TextForm.TEXT)
+AS_DATE = int(TextForm.DATE)
+AS_TIMESTAMP = int(TextForm.TIMESTAMP)
+AS_TIMESTAMP_ZONED = int(TextForm.TIMESTAMP_ZONED)
+AS_NUMERIC = int(TextForm.NUMERIC)
+AS_UUID = int(TextForm.UUID)
+AS_SINGLE = int(TextForm.SINGLE)
+AS_DOUBLE = int(TextForm.DOUBLE)
 AT_EXTERNAL = int(Location.EXTERNAL)
 
 FULL = int(NO_SPACE)
@@ -248,41 +248,41 @@ def write_text(data: Data, location: int, size: int, out: IntView, at: int) -> i
 
 
 def write_datum(
-    data: Data, location: int, size: int, width: int, way: int, powers: IntView, out: IntView, at: int
+    data: Data, location: int, size: int, width: int, form: int, powers: IntView, out: IntView, at: int
 ) -> int:
     """Write a value; return the end offset, FULL or BAD."""
     if width > 0 and size != width:
         return BAD
-    if way == AS_SIGNED:
+    if form == AS_SIGNED:
         return write_signed(data, location, size, out, at)
-    if way == AS_TEXT:
+    if form == AS_TEXT:
         return write_text(data, location, size, out, at)
-    if way == AS_NUMERIC:
+    if form == AS_NUMERIC:
         return write_numeric_value(data, location, size, out, at)
-    if way == AS_TIMESTAMP:
+    if form == AS_TIMESTAMP:
         return write_instant(read_signed(data, location, size), 0, out, at)
-    if way == AS_TIMESTAMP_ZONED:
+    if form == AS_TIMESTAMP_ZONED:
         return write_instant(read_signed(data, location, size), 1, out, at)
-    if way == AS_LETTER:
+    if form == AS_LETTER:
         byte = data[location]
         out[at] = 102 if byte == 0 else 116  # f, t
         return at + 1
-    if way == AS_WORD:
+    if form == AS_WORD:
         byte = data[location]
         if byte == 0:
             return write_word(WORD_FALSE, out, at)
         return write_word(WORD_TRUE, out, at)
-    if way == AS_UNSIGNED:
+    if form == AS_UNSIGNED:
         return write_unsigned(read_unsigned(data, location, size), out, at)
-    if way == AS_DATE:
+    if form == AS_DATE:
         return write_date(read_signed(data, location, size), out, at)
-    if way == AS_DOUBLE:
+    if form == AS_DOUBLE:
         bits = read_unsigned(data, location, size)
         return write_number(bits, DOUBLE_MANTISSA, DOUBLE_EXPONENT, DOUBLE_FIXED_BELOW, powers, out, at)
-    if way == AS_SINGLE:
+    if form == AS_SINGLE:
         bits = read_unsigned(data, location, size)
         return write_number(bits, SINGLE_MANTISSA, SINGLE_EXPONENT, SINGLE_FIXED_BELOW, powers, out, at)
-    if way == AS_UUID:
+    if form == AS_UUID:
         return write_uuid(data, location, out, at)
     out[at] = 92  # a backslash
     out[at + 1] = 120  # x
@@ -290,7 +290,7 @@ def write_datum(
 
 
 def write_datums(
-    data: Data, locations: IntView, sizes: IntView, column_at: int, width: int, way: int, quoted: int,
+    data: Data, locations: IntView, sizes: IntView, column_at: int, width: int, form: int, quoted: int,
     shows_nulls: int, label: bytes, powers: IntView, row: int, rows: int, out: IntView, offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write values, each after the column's label; `width` is their fixed length, or 0; `powers` has the powers of ten.
@@ -309,7 +309,7 @@ def write_datums(
                 if quoted:
                     out[at] = 39  # '
                     at += 1
-                at = write_datum(data, location, size, width, way, powers, out, at)
+                at = write_datum(data, location, size, width, form, powers, out, at)
                 if at == FULL:
                     return row
                 if at < 0:

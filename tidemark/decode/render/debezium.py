@@ -20,7 +20,7 @@ from tidemark.decode.render.bounds import BEGIN, END, SmallEnds, dumped, is_coun
 from tidemark.decode.render.column_texts import Int64Array, TextColumn
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.json_columns import NULL, fixed, int64_column, integers
-from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
+from tidemark.decode.render.placed_lines import Lines, Piece, TransactionColumn
 from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
 from tidemark.decode.render.stream_lines import StreamLines
 from tidemark.model.change import (
@@ -73,14 +73,16 @@ class DebeziumLines:
         usecs, xid, commit_lsn, ordinal = (
             fixed(rows.column(name), np.int64) for name in ("_commit_time", "_xid", "_commit_lsn", "_ordinal")
         )
-        seldom_new = Seldom(SeldomNew(usecs // USECS_PER_MILLISECOND), *map(SeldomNew, (usecs, xid, commit_lsn)))
+        by_transaction = TransactionColumns(
+            TransactionColumn(usecs // USECS_PER_MILLISECOND), *map(TransactionColumn, (usecs, xid, commit_lsn))
+        )
         lsn, origin = (integers(rows.column(name)) for name in ("_lsn", "_origin"))
-        order = _transaction_fields(rows, seldom_new)
+        order = _transaction_fields(rows, by_transaction)
         relation = batch.relation
         names = (self._database(batch.database), json_string(relation.namespace), json_string(relation.name))
 
         def line(kind: RowKind, op: Op, before: Sequence[Piece], after: Sequence[Piece]) -> list[Piece]:
-            source = self._source(names, seldom_new, lsn, origin if kind.has_origin else None, op)
+            source = self._source(names, by_transaction, lsn, origin if kind.has_origin else None, op)
             end = f',"op":"{LETTERS[op]}",{made_at}}}\n'.encode()
             head, between = b'{"before":', b',"after":'
             return [head, *before, between, *after, *source, b',"transaction":', *order, end]
@@ -99,24 +101,29 @@ class DebeziumLines:
         return Lines(commit_lsn, ordinal, variants, pieces)
 
     def _source(
-        self, names: tuple[str, str, str], seldom_new: "Seldom", lsn: TextColumn, origin: TextColumn | None, op: Op
+        self,
+        names: tuple[str, str, str],
+        by_transaction: "TransactionColumns",
+        lsn: TextColumn,
+        origin: TextColumn | None,
+        op: Op,
     ) -> list[Piece]:
         """Return the `source` object of the rows."""
         database, namespace, table = names
         head = f'"snapshot":"{"true" if op is Op.COPY else "false"}","db":{database},"sequence":"[\\"'
         return [
             f',"source":{{{self._program},"ts_ms":'.encode(),
-            seldom_new.msecs,
+            by_transaction.msecs,
             f",{head}".encode(),
-            seldom_new.commit_lsn,
+            by_transaction.commit_lsn,
             b'\\",\\"',
             lsn,
             b'\\"]","ts_us":',
-            seldom_new.usecs,
+            by_transaction.usecs,
             b',"ts_ns":',
-            seldom_new.usecs,
+            by_transaction.usecs,
             f'000,"schema":{namespace},"table":{table},"txId":'.encode(),
-            seldom_new.xid,
+            by_transaction.xid,
             b',"lsn":',
             lsn,
             b',"xmin":null,"origin":',
@@ -164,22 +171,22 @@ class DebeziumLines:
         return json_string(self._databases.get(oid, str(oid)))
 
 
-class Seldom(NamedTuple):
+class TransactionColumns(NamedTuple):
     """Values that are equal for all rows of a transaction."""
 
-    msecs: SeldomNew
-    usecs: SeldomNew
-    xid: SeldomNew
-    commit_lsn: SeldomNew
+    msecs: TransactionColumn
+    usecs: TransactionColumn
+    xid: TransactionColumn
+    commit_lsn: TransactionColumn
 
 
-def _transaction_fields(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
+def _transaction_fields(rows: pa.RecordBatch, by_transaction: TransactionColumns) -> list[Piece]:
     """Return the rows' numbers in their transactions, if they were counted."""
     if TABLE_ORDINAL not in rows.schema.names:
         return [NULL]
     total, own = (int64_column(fixed(rows.column(name), np.int64) + 1) for name in ("_ordinal", TABLE_ORDINAL))
     head, orders = (b'{"id":"', b":"), (b'","total_order":', b',"data_collection_order":')
-    return [head[0], seldom_new.xid, head[1], seldom_new.commit_lsn, orders[0], total, orders[1], own, b"}"]
+    return [head[0], by_transaction.xid, head[1], by_transaction.commit_lsn, orders[0], total, orders[1], own, b"}"]
 
 
 class CommitTimes:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tidemark.decode.render.column_texts import TextColumn as Texts
 from tidemark.decode.render.json_columns import (
     Form,
-    Made,
+    FormattedColumn,
     base64,
     booleans,
     days,
@@ -153,7 +153,7 @@ def _hstore(value: object) -> str:
 
 
 def _each(form: Callable[[object], str]) -> Form:
-    return partial(Made, form=form)
+    return partial(FormattedColumn, form=form)
 
 
 _BY_OID: dict[int, Form] = {

@@ -40,7 +40,7 @@ class KernelColumn(NamedTuple):
         return texts.add(rows, partial(self.kernel, first))
 
 
-class Made(NamedTuple):
+class FormattedColumn(NamedTuple):
     """A column of a rare form, whose JSON is written value by value."""
 
     column: pa.Array
@@ -49,7 +49,7 @@ class Made(NamedTuple):
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
         """Write the texts of some rows; return the index of their first offset."""
         values = self.column.slice(first, rows).to_pylist()
-        return texts.add_made([NULL if value is None else self.form(value).encode() for value in values])
+        return texts.add_texts([NULL if value is None else self.form(value).encode() for value in values])
 
 
 class Lists(NamedTuple):

@@ -19,7 +19,7 @@ from tidemark.decode.render.bounds import JsonBounds, dumped
 from tidemark.decode.render.column_texts import TextColumn
 from tidemark.decode.render.json_columns import (
     Form,
-    Made,
+    FormattedColumn,
     booleans,
     dates,
     decimals,
@@ -33,7 +33,7 @@ from tidemark.decode.render.json_columns import (
     lsns,
     strings,
 )
-from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
+from tidemark.decode.render.placed_lines import Lines, Piece, TransactionColumn
 from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
 from tidemark.decode.render.stream_lines import StreamLines
 from tidemark.model.change import (
@@ -87,22 +87,22 @@ class JsonLines:
         if TABLE_ORDINAL in rows.schema.names:
             numbers = [b',"table_ordinal":', integers(rows.column(TABLE_ORDINAL))]
         names = self._names(batch.database, batch.relation)
-        timeline = SeldomNew(fixed(rows.column("_tli"), np.int32).astype(np.int64))
+        timeline = TransactionColumn(fixed(rows.column("_tli"), np.int32).astype(np.int64))
         position: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", int64_column(ordinal)]
         position += [b'","lsn":"', lsns(lsn)]
         moment, origin = instants(rows.column("_commit_time")), integers(rows.column("_origin"))
-        known = Known(batch)
+        objects = RowObjects(batch)
         pieces = {
             number: [
                 f'{{"op":"{kind.op.value}",{names},"position":"'.encode(),
                 *position,
                 b'","xid":',
-                SeldomNew(xid),
+                TransactionColumn(xid),
                 *((b',"origin":', origin) if kind.has_origin else ()),
                 b',"commit_time":',
                 moment,
                 *numbers,
-                *known.of(kind),
+                *objects.of(kind),
                 b"}\n",
             ]
             for number, kind in kinds.items()
@@ -219,8 +219,8 @@ def _described(relation: Relation | None) -> JsonMember:
     }
 
 
-class Known:
-    """The sides of a batch's rows: before, after, unchanged."""
+class RowObjects:
+    """The JSON objects of a batch's rows: before, after, unchanged."""
 
     def __init__(self, batch: ChangeBatch) -> None:
         relation, rows = batch.relation, batch.rows
@@ -272,7 +272,7 @@ def _column(values: pa.Array) -> TextColumn:
 def _list(values: pa.Array) -> TextColumn:
     if pa.types.is_list(values.type) and any(is_it(values.type.value_type) for is_it in _SAME_FORM_IN_LISTS):
         return lists(values, _column)
-    return Made(values, lambda value: dumped(_plain(value)))
+    return FormattedColumn(values, lambda value: dumped(_plain(value)))
 
 
 def _plain(value: object) -> JsonMember:

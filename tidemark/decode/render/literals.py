@@ -14,7 +14,7 @@ from tidemark.decode.arrow.located_tuples import Side, TupleLocator
 from tidemark.decode.datum.deforming import IntView, Location
 from tidemark.decode.render import datum_text
 from tidemark.decode.render.column_texts import ColumnTexts
-from tidemark.decode.render.datum_text import ODD, TextWay
+from tidemark.decode.render.datum_text import ODD, TextForm
 from tidemark.decode.render.json_columns import powers
 from tidemark.decode.transactions.object_names import NamesThen
 from tidemark.decode.types.codec import Codec, ColumnKind, Dialect
@@ -34,32 +34,32 @@ _UNQUOTED_TYPES = frozenset({20, 21, 23, 26, 700, 701, 1700})  # int8, int2, int
 _BIT_TYPES = frozenset({1560, 1562})  # bit, varbit
 _BOOL = 16
 # NB: compares the class itself: derived codecs print differently, as regclass does, which is an integer.
-_WAYS: dict[type[Codec], TextWay] = {
-    BoolCodec: TextWay.T_F,
-    ByteaCodec: TextWay.HEX,
-    DateCodec: TextWay.DATE,
-    DecimalCodec: TextWay.NUMERIC,
-    IntegerCodec: TextWay.SIGNED,
-    NumericCodec: TextWay.NUMERIC,
-    FloatCodec: TextWay.DOUBLE,
-    StringCodec: TextWay.TEXT,
-    TimestampCodec: TextWay.TIMESTAMP,
-    UuidCodec: TextWay.UUID,
+_FORMS: dict[type[Codec], TextForm] = {
+    BoolCodec: TextForm.T_F,
+    ByteaCodec: TextForm.HEX,
+    DateCodec: TextForm.DATE,
+    DecimalCodec: TextForm.NUMERIC,
+    IntegerCodec: TextForm.SIGNED,
+    NumericCodec: TextForm.NUMERIC,
+    FloatCodec: TextForm.DOUBLE,
+    StringCodec: TextForm.TEXT,
+    TimestampCodec: TextForm.TIMESTAMP,
+    UuidCodec: TextForm.UUID,
 }
 
 
-def _way(codec: Codec) -> TextWay | None:
+def _form(codec: Codec) -> TextForm | None:
     """Return how a kernel writes the values of a codec; None if no kernel does."""
-    way = _WAYS.get(type(codec))
-    if way is TextWay.SIGNED and codec.kind is ColumnKind.UNSIGNED4:
-        return TextWay.UNSIGNED
-    if way is TextWay.DOUBLE and pa.types.is_float32(codec.arrow_type):
-        return TextWay.SINGLE
-    if way is TextWay.TEXT and codec.kind is not ColumnKind.TEXT:
+    form = _FORMS.get(type(codec))
+    if form is TextForm.SIGNED and codec.kind is ColumnKind.UNSIGNED4:
+        return TextForm.UNSIGNED
+    if form is TextForm.DOUBLE and pa.types.is_float32(codec.arrow_type):
+        return TextForm.SINGLE
+    if form is TextForm.TEXT and codec.kind is not ColumnKind.TEXT:
         return None  # only UTF-8 is copied unchanged
     if isinstance(codec, TimestampCodec) and codec.zoned:
-        return TextWay.TIMESTAMP_ZONED
-    return way
+        return TextForm.TIMESTAMP_ZONED
+    return form
 
 
 class Literals:
@@ -67,6 +67,7 @@ class Literals:
 
     __slots__ = (
         "_codec",
+        "_form",
         "_label",
         "_locator",
         "_memo",
@@ -76,7 +77,6 @@ class Literals:
         "_remembers",
         "_slot",
         "_type_oid",
-        "_way",
         "_width",
     )
 
@@ -94,8 +94,8 @@ class Literals:
         self._remembers = not prints_names(column.type)
         self._codec = column_codec(column, dialect.naming(names))
         self._type_oid = column.type.oid
-        way = _way(self._codec)
-        self._way = TextWay.TRUE_FALSE if way is TextWay.T_F and self._type_oid == _BOOL else way
+        form = _form(self._codec)
+        self._form = TextForm.TRUE_FALSE if form is TextForm.T_F and self._type_oid == _BOOL else form
         self._quoted = self._type_oid not in _UNQUOTED_TYPES and self._type_oid != _BOOL
         self._width = max(column.length, 0)
         self._memo: dict[bytes, bytes] = {}
@@ -107,9 +107,9 @@ class Literals:
     def put(self, texts: ColumnTexts, side: Side, first: int, rows: int, *, shows_nulls: bool) -> int:
         """Write label and literal of some rows; return the index of their first offset."""
         begin = self._slot * side.rows + first
-        way = self._way
-        if way is None or (self._missing is not None and _has_missing(side, begin, rows)):
-            return texts.add_made([self._made(side, begin + row, first + row, shows_nulls) for row in range(rows)])
+        form = self._form
+        if form is None or (self._missing is not None and _has_missing(side, begin, rows)):
+            return texts.add_texts([self._made(side, begin + row, first + row, shows_nulls) for row in range(rows)])
         written = partial(
             datum_text.write_datums,
             side.data,
@@ -117,7 +117,7 @@ class Literals:
             side.sizes,
             begin,
             self._width,
-            way,
+            form,
             self._quoted,
             shows_nulls,
             self._label,
@@ -128,7 +128,7 @@ class Literals:
             stop = written(row, count, out, offsets, base)
             if stop <= ODD:
                 self._made(side, begin + ODD - stop, first + ODD - stop, shows_nulls)
-                raise InternalError(f"the two ways to print{self._label.decode('utf-8', 'replace')} disagree")
+                raise InternalError(f"the kernel and the codec of{self._label.decode('utf-8', 'replace')} disagree")
             return stop
 
         return texts.add(rows, write)

@@ -38,7 +38,7 @@ class Lines(NamedTuple):
         return self.commit_lsn[~np.isin(self.variants, empty)] if empty else self.commit_lsn
 
 
-class SeldomNew(NamedTuple):
+class TransactionColumn(NamedTuple):
     """Int64Array with one value for each transaction: constant text in a stretch of one transaction."""
 
     values: Int64Array
@@ -152,7 +152,7 @@ class _Program:
     def _add_line(self, line: Pieces, bases: dict[int, int], first: int, count: int) -> None:
         waiting: list[bytes] = []
         for piece in line:
-            constant = piece.constant(first, count) if isinstance(piece, SeldomNew) else piece
+            constant = piece.constant(first, count) if isinstance(piece, TransactionColumn) else piece
             if isinstance(constant, bytes):
                 waiting.append(constant)
                 continue

@@ -1,9 +1,9 @@
 """Chunks of TOASTed values, until the row that owns them.
 
-A chunk is a range of bytes here: the row that points to its value gets the value's bytes in place of the pointer, by
-the rules of `datum.toast`. The bytes are in the current block; at its end those that are left are *carried* on, in a
-buffer. What the loop cannot go on with, and what would be too much to carry, is processed by `Decoder.decode`, in place
-of the chunks' records.
+A chunk is a range of bytes here. The row that points to its value gets the value's bytes in place of the pointer, by
+the rules of `datum.toast`. The bytes are in the current block. At the end of the block, the chunks without a row are
+copied into the buffer `carried`. `Decoder.decode` processes the records of the chunks if the loop cannot continue with
+them, or if they exceed the bounds of the buffer.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
 """
@@ -89,8 +89,8 @@ class HeldChunks:
         self.left = 0
 
     def set_layout(self, number: int, lengths: Sequence[int], aligns: Sequence[int]) -> None:
-        """Set lengths and alignments of the columns of a relation version."""
-        if any(length < VARIABLE or length == 0 for length in lengths):
+        """Set lengths and alignments of the columns of a relation version, unless they are known."""
+        if self.has_layout(number) or any(length < VARIABLE or length == 0 for length in lengths):
             return
         if self.column_count > LAYOUT_INTEGERS_MAX:
             self.forget_layouts()
@@ -103,6 +103,10 @@ class HeldChunks:
             self.columns[self.column_count + at] = value
         self.layouts.put(number + 1, self.column_count + 1)
         self.column_count = needed
+
+    def has_layout(self, number: int) -> bool:
+        """Return whether the columns of a relation version are known: of many, all are forgotten at times."""
+        return bool(self.layouts.get(number + 1))
 
     def forget_layouts(self) -> None:
         """Forget all layouts: relation versions get other numbers."""

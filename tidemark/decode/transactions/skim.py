@@ -68,7 +68,6 @@ class Skimmer:
         self._own_files: dict[Xid, dict[RelFileLocator, int]] = {}  # their values, by top-level transaction
         self._own_file_count = 0
         self._carried: list[tuple[int, RecordBlock]] = []  # blocks with chunks that are held; numbers of their records
-        self._layouts: set[int] = set()  # relation versions whose layout is known
         self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
         self._tuples, self._arranged_tuples = bytearray(), bytearray()
         self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
@@ -263,9 +262,7 @@ class Skimmer:
 
     def set_layout(self, number: int, layout: TupleLayout) -> None:
         """Set the layout of a relation version whose rows can point to chunks."""
-        if number not in self._layouts:
-            self._layouts.add(number)
-            self._extractor.chunks.set_layout(number, layout.lengths, layout.aligns)
+        self._extractor.chunks.set_layout(number, layout.lengths, layout.aligns)
 
     def file_can_be_passed_over(self, locator: RelFileLocator) -> None:
         """Mark a file in which rows of transactions that are passed over are skipped; others' rows are not."""
@@ -348,7 +345,6 @@ class Skimmer:
     def forget_all(self) -> None:
         """Forget all files and transactions; open transactions are no longer ordinary."""
         self.forget_files()
-        self._layouts.clear()
         self._extractor.chunks.forget_layouts()
         transactions = list(self._transactions)
         self._extractor.forget_xids()

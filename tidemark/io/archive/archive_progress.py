@@ -63,7 +63,7 @@ def missing(found: ArchiveState, timeline: TimelineId, restart_lsn: Lsn, off_lsn
     return Missing(segment_name(found.timeline or timeline, first, found.segment_bytes), count)
 
 
-def is_filled_by_nothing(node: NodeArchiving, found: ArchiveState, filled_by: str) -> bool:
+def has_no_filler(node: NodeArchiving, found: ArchiveState, filled_by: str) -> bool:
     """Return whether the server is to fill our spool but has archive_mode off; False (unknown) for a standby."""
     is_the_servers = found.is_ours and filled_by == "archive_command"
     return is_the_servers and not node.is_on and node.insert_lsn != INVALID_LSN

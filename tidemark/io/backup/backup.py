@@ -5,6 +5,7 @@ writes nothing there. From a backup in tar format the needed files are copied ou
 manifest, each file is checked against it before it is read (`read_backup_manifest`).
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,14 +173,33 @@ class BackupFolder:
                 raise unreadable(path, error) from error
             number += 1
 
+    def has_file(self, locator: RelFileLocator) -> bool:
+        """Return whether a relation's file exists."""
+        self.prefetch([locator])
+        first = self._files / self._first_file(locator)
+        self._check_file(first)
+        try:
+            return first.exists()
+        except OSError as error:
+            raise unreadable(first, error) from error
+
+    def page(self, locator: RelFileLocator, block: BlockNumber) -> bytes | None:
+        """Return one page of a relation's file; None if it does not exist."""
+        number, within = divmod(block, self.control.segment_blocks)
+        first = self._files / self._first_file(locator)
+        path = first.with_name(f"{first.name}.{number}") if number else first
+        return self._page_at(path, within)
+
     def slru_page(self, name: str, number: int) -> bytes | None:
         """Return a page of pg_xact or of a part of pg_multixact; None if it does not exist."""
-        path = self._files / name / f"{number // _SLRU_PAGES:04X}"
+        return self._page_at(self._files / name / f"{number // _SLRU_PAGES:04X}", number % _SLRU_PAGES)
+
+    def _page_at(self, path: Path, number: int) -> bytes | None:
+        """Return a page of a file; None if the file does not exist or ends before."""
         self._check_file(path)
         try:
-            with path.open("rb") as file:
-                file.seek(number % _SLRU_PAGES * PAGE_BYTES)
-                page = file.read(PAGE_BYTES)
+            with path.open("rb", buffering=0) as file:
+                page = os.pread(file.fileno(), PAGE_BYTES, number * PAGE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -1,7 +1,8 @@
 """Checks files of a base backup against its manifest: each file once, as a whole, before it is used.
 
-Only the catalogs of a backup are used, some megabytes for each database: those are read twice, the rest not at all. A
-backup by another tool, or by `pg_basebackup --no-manifest`, has no manifest: nothing is checked then.
+Only the files that are used are checked, and so read twice: those of the catalogs, some megabytes for each database,
+and those of tables whose rows are read. A backup by another tool, or by `pg_basebackup --no-manifest`, has no manifest:
+nothing is checked then.
 """
 
 import os

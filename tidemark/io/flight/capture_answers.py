@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 from tidemark.engine.selection import Selection
 from tidemark.io.flight.request_bounds import RequestRefused
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.schema_values import encode_schema
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.wire.outbox_requests import (
     BREAKS_FOUND,
     CAPTURE_FOUND,

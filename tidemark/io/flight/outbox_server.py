@@ -24,8 +24,8 @@ from tidemark.io.flight.remote_errors import ServerBusy, encoded_error
 from tidemark.io.flight.request_bounds import RequestRefused, check_size, parse_request
 from tidemark.io.flight.server_metrics import VALUES_KIND, ServerMetrics
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.state.outbox import OutboxReader
-from tidemark.io.state.reader_register import StateReaders
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.reader_register import StateReaders
 from tidemark.model.errors import TidemarkError
 from tidemark.model.secret import Secret
 from tidemark.wire.json_form import JsonMismatch

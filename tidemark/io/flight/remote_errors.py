@@ -5,8 +5,8 @@ from pyarrow import flight
 
 from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.host.disk import StateFull
+from tidemark.io.readers.outbox import OutboxTrimmed, ReaderLapsed
 from tidemark.io.state.environment import StateReplaced
-from tidemark.io.state.outbox import OutboxTrimmed, ReaderLapsed
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.model.errors import ConfigError, Disposition, StateError, TidemarkError
 from tidemark.wire.envelope import DamagedValue, NewerValue

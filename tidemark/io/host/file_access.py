@@ -37,7 +37,7 @@ class ServerUser:
 
 def access_error(user: ServerUser, path: Path, wanted: int) -> str | None:
     """Return what prevents a user from using `path` in this way; None: nothing that is visible."""
-    for folder in _way_to(path):
+    for folder in _folders_of(path):
         if _lacks(user, folder, EXECUTE):
             return f"the user {user.name} cannot enter {folder} ({_mode_text(folder)})"
     lacking = _lacks(user, path, wanted)
@@ -49,8 +49,8 @@ def access_error(user: ServerUser, path: Path, wanted: int) -> str | None:
     return f"the user {user.name} cannot {verbs} {path} ({_mode_text(path)})"
 
 
-def _way_to(path: Path) -> list[Path]:
-    """Return the folders on the way to a path and to the targets of its links, outermost first."""
+def _folders_of(path: Path) -> list[Path]:
+    """Return the parent folders of a path and of its resolved target, outermost first."""
     absolute, real = path.absolute(), path.resolve()
     folders = [*reversed(absolute.parents), *reversed(real.parents)]
     return list(dict.fromkeys(folders))

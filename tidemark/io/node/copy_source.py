@@ -80,7 +80,7 @@ class TableSnapshot:
     relation: Relation
     snapshot: str
     time_us: int
-    comments: tuple[tuple[int, str], ...] = ()  # by pg_description.objsubid: 0 for the table
+    comments: tuple[tuple[int, str], ...] | None = ()  # by pg_description.objsubid: 0 for the table; None: not known
     seen_lsn: Lsn = INVALID_LSN  # everything that the snapshot shows is flushed and begins before this
     timeline: TimelineId = NO_TIMELINE  # the node's timeline at that time
     seen_time_us: int = NO_COMMIT_TIME  # of the node's clock at that time
@@ -139,11 +139,11 @@ class CopySource:
         try:
             return Node(self._dsn, self._database)
         except DatabaseMissing as error:
-            if self._oid is None or self._is_called_so(self._oid):
+            if self._oid is None or self._has_name(self._oid):
                 raise
             raise TableChanging(f"the database {self._database} was dropped or renamed") from error
 
-    def _is_called_so(self, oid: Oid) -> bool:
+    def _has_name(self, oid: Oid) -> bool:
         with Node(self._dsn) as node:
             found = node.query("SELECT datname::text FROM pg_catalog.pg_database WHERE oid = %s", (oid,))
         return found == [(self._database,)]

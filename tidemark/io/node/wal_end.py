@@ -10,8 +10,8 @@ from tidemark.wal.segments import first_page_lsn
 FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send reports that at once
 
 
-def where_the_node_is(dsn: str, system_identifier: SystemIdentifier) -> NodeIdentity:
-    """Ask the node for the end of its WAL; wait for it, and raise if it does not answer."""
+def node_identity(dsn: str, system_identifier: SystemIdentifier) -> NodeIdentity:
+    """Return the node's identity, timeline and end of WAL; raise if the node does not answer."""
     with closing(WalStream(dsn)) as stream:
         return stream.identify(system_identifier)
 

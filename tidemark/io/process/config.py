@@ -209,6 +209,7 @@ class CopyConfig:
 
     enabled: bool = True
     spool_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 16 << 30
+    base_backup: str = ""
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,10 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         raise BadConfig(
             f"{where}: ring.bytes_max is {config.ring.bytes_max}: at least {RING_BYTES_MIN}, or 0 for the default"
         )
+    if config.copy.base_backup and not config.has_archive:
+        raise BadConfig(
+            f"{where}: copy.base_backup requires archive.folder, with the WAL since the start of the backup"
+        )
     _check_consumer(config, where)
     _check_standby(config, where)
     _check_lake(config.lake, where)
@@ -125,6 +129,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     for key, path in (
         ("archive.folder", config.archive.folder),
         ("archive.program", config.archive.program),
+        ("copy.base_backup", config.copy.base_backup),
         ("markers.key_file", config.markers.key_file),
         ("standby.lake", "" if is_in_store(config.standby.lake) else config.standby.lake),
         ("lake.store_credentials_file", config.lake.store_credentials_file),

@@ -26,7 +26,7 @@ from uuid import uuid4
 from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import MORE_TIME, notify
-from tidemark.io.state.state_transaction import FREE_BYTES_MIN
+from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ExitCode
 
 CHECK_S, CHECK_S_MAX = 0.5, 5.0  # between two checks; doubled while there is no space or work soon fails again
@@ -136,7 +136,7 @@ class DiskSpace:
 
 
 @contextmanager
-def _ended_by_a_stop() -> Iterator[None]:
+def _ending_at_signal() -> Iterator[None]:
     """End the process normally if a stop is requested in the body: no work has begun yet. For the main thread."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -176,7 +176,7 @@ def when_space_allows(
                     if not is_full(error):
                         raise
                     if is_alone:  # NB: before the line in the log, which a stop may follow at once
-                        stack.enter_context(_ended_by_a_stop())
+                        stack.enter_context(_ending_at_signal())
                         is_alone = False
                     disk_space.record_full_disk(error)
             notify(f"{MORE_TIME}{int(2e6 * CHECK_S_MAX)}")

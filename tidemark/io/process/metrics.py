@@ -1,10 +1,11 @@
 """The metrics: the only definition of every name and label (I42).
 
-Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is a label. Sidecar and archiver export the
-same set, each with its own work and observations; values of the state are the same in both. Every series exists from
-the start, so that a rate sees the first event: counters by kind at 0 for each kind, and NaN for values of the archive
-that the process has not read yet, where a 0 would be an alarm. A tally or a spread is cheaper than a counter or a
-histogram, and is written by one thread: they are for what each commit does.
+The prefix is `tidemark_`; units are base units; counters end in `_total`. No relation's name is a label. Sidecar and
+archiver export the same set, each with its own work and observations; values of the state are the same in both. Every
+series exists from the start, so that a rate includes the first event: a counter by kind is 0 for each kind, and a value
+of the archive that the process has not read yet is NaN, because 0 would be an alarm. Each commit adds to a
+`SingleWriterCounter` or `SingleWriterHistogram`: they cost less than a counter or a histogram of prometheus_client, and
+only one thread may add to them at a time.
 """
 
 import math
@@ -120,7 +121,7 @@ class Family:
         self._counter.labels(self._capture, kind).inc()
 
 
-class Tally(Collector):
+class SingleWriterCounter(Collector):
     """A counter incremented by one thread at a time: without a lock and in one call, since each commit counts here."""
 
     def __init__(self, name: str, description: str, capture: str) -> None:
@@ -138,7 +139,7 @@ class Tally(Collector):
         return (family,)
 
 
-class Spread(Collector):
+class SingleWriterHistogram(Collector):
     """A histogram to which one thread at a time adds."""
 
     def __init__(self, name: str, description: str, capture: str, bounds: tuple[float, ...]) -> None:
@@ -263,19 +264,19 @@ class Metrics:
         self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all required targets confirmed.")
         self.deliverer_lsn = self._gauge(DELIVERER_LSN, "LSN of the marker from which a follower would begin; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node has flushed and that has not been decoded.")
-        self.lag_seconds = self._spread(LAG_SECONDS, "Time from commit to delivery.", LAG_BUCKETS_S)
-        self.delivery_lag_bytes = self._spread(
+        self.lag_seconds = self._fast_histogram(LAG_SECONDS, "Time from commit to delivery.", LAG_BUCKETS_S)
+        self.delivery_lag_bytes = self._fast_histogram(
             DELIVERY_LAG_BYTES,
             "WAL received after the first commit of a group, when the group is delivered.",
             LAG_BUCKETS_BYTES,
         )
-        self.wal_bytes = self._tally(WAL_BYTES, "WAL received.")
+        self.wal_bytes = self._fast_counter(WAL_BYTES, "WAL received.")
         self.segments = self._counter(SEGMENTS, "WAL segments read to their end.")
-        self.records = self._tally(RECORDS, "WAL records decoded.")
-        self.transactions = self._tally(TRANSACTIONS, "Transactions delivered.")
-        self.rows = self._tally(ROWS, "Row changes delivered.")
-        self.groups = self._tally(GROUPS, "Groups delivered.")
-        self.delivery_seconds = self._spread(DELIVERY_SECONDS, "Duration of a delivery.", BATCH_BUCKETS_S)
+        self.records = self._fast_counter(RECORDS, "WAL records decoded.")
+        self.transactions = self._fast_counter(TRANSACTIONS, "Transactions delivered.")
+        self.rows = self._fast_counter(ROWS, "Row changes delivered.")
+        self.groups = self._fast_counter(GROUPS, "Groups delivered.")
+        self.delivery_seconds = self._fast_histogram(DELIVERY_SECONDS, "Duration of a delivery.", BATCH_BUCKETS_S)
         self.reconnects = self._counter(RECONNECTS, "Reconnections to the node.")
         self.errors = self._counter(ERRORS, "Errors, retried ones included.")
         self.spilled = self._counter(SPILLED, "Bytes of large transactions that were spilled to disk.")
@@ -298,7 +299,9 @@ class Metrics:
             MARKERS_IGNORED, "Messages with the prefix of Tidemark that are not markers of this capture.", _IGNORED
         )
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches requested from the node.")
-        self.segment_seconds = self._spread(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
+        self.segment_seconds = self._fast_histogram(
+            SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S
+        )
         self._add_outbox()
         self._add_archive()
         self.ends = EndsCollector(capture)
@@ -338,11 +341,11 @@ class Metrics:
         self.disk_full_seconds = self._gauge(
             DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."
         )
-        self.archived_lsn = self._unseen(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
-        self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
-        self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")
-        self.archive_free = self._unseen(ARCHIVE_FREE, "Free space of the archive folder's file system.")
-        self.archive_holes = self._unseen(
+        self.archived_lsn = self._unset_gauge(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
+        self.archive_lag = self._unset_gauge(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
+        self.archive_bytes = self._unset_gauge(ARCHIVE_BYTES, "Size of the files in the archive folder.")
+        self.archive_free = self._unset_gauge(ARCHIVE_FREE, "Free space of the archive folder's file system.")
+        self.archive_holes = self._unset_gauge(
             ARCHIVE_HOLES, "Files that archiving gave up, recorded or not, or that will not arrive."
         )
         # NB: never NaN: "nothing waits" and "not checked yet" are both 0, since an alert compares it.
@@ -359,7 +362,7 @@ class Metrics:
     def _gauge(self, name: str, description: str) -> Gauge:
         return Gauge(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _unseen(self, name: str, description: str) -> Gauge:
+    def _unset_gauge(self, name: str, description: str) -> Gauge:
         gauge = self._gauge(name, description)
         gauge.set(math.nan)
         return gauge
@@ -372,12 +375,12 @@ class Metrics:
             Counter(name, description, [CAPTURE_LABEL, KIND_LABEL], registry=self.registry), self._capture, kinds
         )
 
-    def _tally(self, name: str, description: str) -> Tally:
-        tally = Tally(name, description, self._capture)
-        self.registry.register(tally)
-        return tally
+    def _fast_counter(self, name: str, description: str) -> SingleWriterCounter:
+        counter = SingleWriterCounter(name, description, self._capture)
+        self.registry.register(counter)
+        return counter
 
-    def _spread(self, name: str, description: str, bounds: tuple[float, ...]) -> Spread:
-        spread = Spread(name, description, self._capture, bounds)
-        self.registry.register(spread)
-        return spread
+    def _fast_histogram(self, name: str, description: str, bounds: tuple[float, ...]) -> SingleWriterHistogram:
+        histogram = SingleWriterHistogram(name, description, self._capture, bounds)
+        self.registry.register(histogram)
+        return histogram

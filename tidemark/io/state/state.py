@@ -7,12 +7,12 @@ policy for damage (`tidemark.wire.state.state_keys`); none is a silent start fro
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tidemark.io.state.environment import Environment, Guarded, LmdbTransaction, StateMissing, map_bytes_for
 from tidemark.io.state.opened_state import OpenedState, capture_scope, scope_of
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.state_transaction import StateTransaction, Versions
+from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.incarnation import Extent
@@ -27,6 +27,9 @@ from tidemark.wire.state.plugin_log import PluginLog
 from tidemark.wire.state.process_log import Owner, ProcessLog
 from tidemark.wire.state.state_keys import ARCHIVING, IDENTITY, INCARNATIONS, LEDGER, MARKER_KEYS, PLUGINS
 from tidemark.wire.state.values import Archiving, Identity, Incarnations, MarkerKeys
+
+if TYPE_CHECKING:
+    from tidemark.io.state.outbox_transaction import Versions
 
 
 class NotDeliverer(Fenced):

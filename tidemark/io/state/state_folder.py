@@ -56,6 +56,11 @@ class StateFolder(ProcessFolder):
         return self.root / "copy"
 
     @property
+    def copy_pages(self) -> Path:
+        """Temporary files of a first copy from a base backup."""
+        return self.root / "copy-pages"
+
+    @property
     def place(self) -> Path:
         """The file that shows that the folder is not a copy."""
         return self.root / "place"

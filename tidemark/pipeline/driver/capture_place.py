@@ -22,11 +22,11 @@ from tidemark.io.host.disk import writing
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics_ports import MetricsPorts, assigned_ports
 from tidemark.io.process.run_record import ProcessRecord, RecordFile, StateRecord
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
-from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.landing.capture_port import CapturePort

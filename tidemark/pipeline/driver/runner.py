@@ -21,7 +21,7 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
-from tidemark.io.state.outbox import OutboxTrimmed
+from tidemark.io.readers.outbox import OutboxTrimmed
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE

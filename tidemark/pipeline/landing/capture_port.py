@@ -1,6 +1,6 @@
 """The capture as the pipeline uses it beside its outbox: of a state folder on this host, or of a server (`--server`).
 
-`tidemark.io.state.state_capture.StateCapture` and `tidemark.io.flight.server_capture.ServerCapture` implement it; one
+`tidemark.io.readers.state_capture.StateCapture` and `tidemark.io.flight.server_capture.ServerCapture` implement it; one
 suite of tests checks both (`test_capture_port`).
 """
 

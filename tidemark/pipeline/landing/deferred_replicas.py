@@ -6,7 +6,7 @@ before the next batch may run. If the outbox keeps too much for it, it is due at
 
 from collections.abc import Mapping
 
-from tidemark.io.state.outbox import OutboxTrimmed
+from tidemark.io.readers.outbox import OutboxTrimmed
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.positions import TableId

@@ -9,8 +9,8 @@ which a new copy begins, unless only its replica is paused: that continues with 
 from collections.abc import Callable, Sequence
 
 from tidemark.io.host.failpoints import passed
-from tidemark.io.state.accepted_breaks import log_key
-from tidemark.io.state.outbox import OutboxTrimmed
+from tidemark.io.readers.accepted_breaks import log_key
+from tidemark.io.readers.outbox import OutboxTrimmed
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failpoints import Failpoint

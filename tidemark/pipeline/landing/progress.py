@@ -1,6 +1,6 @@
 """The progress of the pipeline: exported as metrics, logged at intervals, and recorded at the capture.
 
-The record is a small file of the state folder (`tidemark.io.state.progress_file`), from which nothing is delivered.
+The record is a small file of the state folder (`tidemark.io.readers.progress_file`), from which nothing is delivered.
 Tables whose state a batch changed are logged at once.
 """
 

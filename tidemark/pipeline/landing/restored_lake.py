@@ -5,7 +5,7 @@ outbox show that it contained more.
 """
 
 from tidemark.io.host.clock import host_name
-from tidemark.io.state.adoption import behind, missing_text
+from tidemark.io.readers.adoption import behind, missing_text
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.landing import LakePositions

@@ -10,7 +10,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +24,8 @@ from tidemark.pipeline.replay.moment import moment_of
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import result_target
 from tidemark.pipeline.storage.stores import open_lake
+
+ReplayReport = dict[str, str | int]
 
 
 class _Ending:
@@ -42,14 +45,11 @@ class _Ending:
             raise SystemExit
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Replay, and print where it began and how many rows there are; return the exit status.
-
-    A signal to end removes what is not complete.
-    """
+def run(replayed: Callable[[], ReplayReport]) -> int:
+    """Replay, and print the report; return the exit status. A signal to end removes what is not complete."""
     ending = _Ending()
     try:
-        report = _replayed(*arguments)
+        report = replayed()
     except BaseException as error:
         if ending.number:
             return 128 + ending.number  # a shell's exit code
@@ -61,7 +61,22 @@ def main(arguments: Sequence[str]) -> int:
     return ExitCode.SUCCESS
 
 
-def _replayed(root: str, config: str, name: str, at: str, to: str) -> dict[str, str | int]:
+def main(arguments: Sequence[str]) -> int:
+    """Replay from the log of a lake."""
+    return run(partial(_replayed, *arguments))
+
+
+def exit_at_once(status: int) -> None:
+    """End the process.
+
+    NB: Arrow's threads may still read ahead; destroying its C++ objects meanwhile occasionally ends in SIGABRT.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _replayed(root: str, config: str, name: str, at: str, to: str) -> ReplayReport:
     moment = moment_of(parse_lsn(at) if "/" in at else parse_commit_time(at))
     loaded = load_config(Path(config) if config else None, os.environ).lake
     open_lake(root, loaded)
@@ -73,8 +88,4 @@ def _replayed(root: str, config: str, name: str, at: str, to: str) -> dict[str, 
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # NB: Arrow's threads may still read ahead; destroying its C++ objects meanwhile occasionally ends in SIGABRT.
-    os._exit(status)
+    exit_at_once(main(sys.argv[1:]))

@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from tidemark.model.change import Op
-from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.deletion_marks import MARKS
 from tidemark.pipeline.lake.files.file_format import arrow_encodings
 from tidemark.pipeline.lake.files.file_writing import fitted, write_file
-from tidemark.pipeline.lake.layout import lake_columns
+from tidemark.pipeline.lake.layout import LakeColumn
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.merge.compaction import ChangedKeys, changed_keys, compact, only_adds
 from tidemark.pipeline.merge.data_files import FileReader
@@ -67,7 +66,7 @@ class ReplicaFiles:
 
     uri: str
     schema: pa.Schema
-    relation: Relation
+    columns: tuple[LakeColumn, ...]  # of the version of the run
     key: tuple[str, ...]
     form: ReplicaFormat
     can_merge: bool  # else only rows are appended
@@ -86,7 +85,7 @@ class ReplicaFiles:
         is_appended = self.appends and only_adds(rows.changes)
         if not (is_appended or self.can_merge):
             return None
-        keys = changed_keys(rows.changes, lake_columns(self.relation), self.key)
+        keys = changed_keys(rows.changes, self.columns, self.key)
         if not is_appended:
             return WrittenFiles([], [keys], is_complete=False)
         reader = FileReader(self.uri, self.schema)
@@ -99,7 +98,7 @@ class ReplicaFiles:
         reader = FileReader(self.uri, self.schema)
         files = KeyedFiles(reader, task.added, fields)
         every = files if task.every is None else KeyedFiles(reader, task.every, fields)
-        columns, fetch = lake_columns(self.relation), partial(rows_of, every)
+        columns, fetch = self.columns, partial(rows_of, every)
         compacted = task.own_rows(compact(changes, columns, key, fetch, keeps_deleted=self.keeps_deleted))
         if compacted.only_new:
             return appended_files(reader, key, compacted.puts, self.form)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import lake_columns
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.lake.row_identity import RowIdentity
 from tidemark.pipeline.merge.compaction import ChangedKeys, are_distinct
@@ -55,7 +56,7 @@ class PackedRuns:
         target = ReplicaFiles(
             table.uri,
             table.schema,
-            run.relation,
+            lake_columns(run.relation),
             identity.columns,
             ReplicaFormat(identity.sorted_by, table.partition, files.rows),
             can_merge,

@@ -14,7 +14,7 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
-from tidemark.io.state.accepted_breaks import log_key
+from tidemark.io.readers.accepted_breaks import log_key
 from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.commit_time import USECS_PER_DAY
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid

@@ -4,7 +4,7 @@ import os
 
 from tidemark.io.flight.flight_outbox import FlightOutbox
 from tidemark.io.flight.server_address import ServerAddress
-from tidemark.io.state.opened_outbox import open_once
+from tidemark.io.readers.opened_outbox import open_once
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.outbox_port import OutboxPort
 

@@ -1,6 +1,6 @@
 """The outbox as the format reads it: of a state folder on this host, or of a server (`server=`).
 
-`tidemark.io.state.outbox.OutboxReader` and `tidemark.io.flight.flight_outbox.FlightOutbox` implement it; one suite of
+`tidemark.io.readers.outbox.OutboxReader` and `tidemark.io.flight.flight_outbox.FlightOutbox` implement it; one suite of
 tests checks both (`test_outbox_port`).
 """
 

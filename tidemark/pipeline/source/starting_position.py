@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from tidemark.io.state.outbox import OutboxTrimmed
+from tidemark.io.readers.outbox import OutboxTrimmed
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.model.position import Sequence

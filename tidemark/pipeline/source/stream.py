@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from tidemark.io.state.outbox import OutboxTrimmed
+from tidemark.io.readers.outbox import OutboxTrimmed
 from tidemark.model.errors import ConfigError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.contents import Contents

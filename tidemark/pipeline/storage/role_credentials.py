@@ -1,10 +1,12 @@
-"""Temporary credentials that a platform gives to the programs on it by HTTP: those of a container, or of a machine.
+"""Temporary credentials that a platform gives to the programs on it by HTTP: of a role that the platform assigned.
 
-A container has an address in its environment (Amazon ECS, EKS Pod Identity), with a token for it. A machine has the
-instance metadata of Amazon EC2, which is asked for a token first (IMDSv2); version 1, without a token, is not used. All
-of it is outside of the object store, which sees the credentials alone.
+The first of these that the environment names is used:
 
-No proxy of the environment is used: these addresses belong to this machine.
+    web identity   a token in a file, for which AWS STS returns credentials (EKS: roles of service accounts)
+    container      an address in the environment, with a token for it (Amazon ECS, EKS Pod Identity)
+    machine        the instance metadata of Amazon EC2, with a token (IMDSv2); version 1, without a token, is not used
+
+No proxy of the environment is used.
 """
 
 import http.client
@@ -18,13 +20,14 @@ from threading import Lock
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from tidemark.pipeline.storage.credential_request import body_of, is_plain, send
 from tidemark.pipeline.storage.store_errors import BadStore
+from tidemark.pipeline.storage.web_identity import assumed_role, is_web_identity
 
 ANSWER_S: Final = 1.0  # it is on this machine, or one hop away
 ATTEMPTS = 3  # at the start: a machine that boots may not answer yet
 RETRY_S = 10.0  # after a failed renewal
 RENEW_BEFORE_S = 300.0  # EC2 has new credentials at least five minutes before the old ones expire
-BODY_BYTES_MAX = 1 << 16
 TOKEN_S = 21_600  # how long a token of the metadata is valid; a renewal asks for a new one
 
 FULL_URI, RELATIVE_URI = "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"
@@ -32,7 +35,6 @@ _CONTAINER_TOKEN, _CONTAINER_TOKEN_FILE = "AWS_CONTAINER_AUTHORIZATION_TOKEN", "
 METADATA_ENDPOINT, METADATA_DISABLED = "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_DISABLED"
 _CONTAINER_HOST, _METADATA = "http://169.254.170.2", "http://169.254.169.254"
 _ROLE = "/latest/meta-data/iam/security-credentials/"
-_PLAIN_HOSTS = ("127.0.0.1", "::1", "localhost", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Credentials:
 
 
 class RoleCredentials:
-    """The credentials of the role of this container or machine, renewed before they expire; used by several threads."""
+    """The credentials of the role of this process, renewed before they expire; used by several threads."""
 
     def __init__(
         self,
@@ -74,7 +76,8 @@ class RoleCredentials:
     @property
     def _is_expected(self) -> bool:
         """Return whether the environment names where the credentials are."""
-        return self._is_of_container or (bool(self._environment.get(METADATA_ENDPOINT)) and not self._is_disabled)
+        is_machine = bool(self._environment.get(METADATA_ENDPOINT)) and not self._is_disabled
+        return is_web_identity(self._environment) or self._is_of_container or is_machine
 
     def current(self) -> Credentials:
         """Return the present credentials. One thread renews them; the others use the present ones meanwhile."""
@@ -87,7 +90,7 @@ class RoleCredentials:
 
     def _renew(self) -> None:
         try:
-            answer = self._container() if self._is_of_container else self._machine()
+            answer = self._answer()
             expires = datetime.fromisoformat(_text(answer, "Expiration"))
             key, secret, token = (_text(answer, name) for name in ("AccessKeyId", "SecretAccessKey", "Token"))
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -98,6 +101,11 @@ class RoleCredentials:
             expires_s = (expires if expires.tzinfo else expires.replace(tzinfo=UTC)).timestamp()
             self._renew_at_s = max(expires_s - RENEW_BEFORE_S, self._wall_s() + RETRY_S)
 
+    def _answer(self) -> Mapping[str, object]:
+        if is_web_identity(self._environment):
+            return assumed_role(self._environment)
+        return self._container() if self._is_of_container else self._machine()
+
     @property
     def _is_of_container(self) -> bool:
         return any(self._environment.get(name) for name in (FULL_URI, RELATIVE_URI))
@@ -105,11 +113,11 @@ class RoleCredentials:
     def _container(self) -> Mapping[str, object]:
         relative = self._environment.get(RELATIVE_URI, "")
         url = f"{_CONTAINER_HOST}{relative}" if relative else self._environment[FULL_URI]
-        parts = urlsplit(url)
-        if parts.scheme != "https" and parts.hostname not in _PLAIN_HOSTS:
+        if is_plain(url):
             raise ValueError(f"{FULL_URI} is neither https:// nor an address of this machine")
         file = self._environment.get(_CONTAINER_TOKEN_FILE, "")  # is replaced when it is renewed
         token = Path(file).read_text(encoding="utf-8").strip() if file else self._environment.get(_CONTAINER_TOKEN, "")
+        parts = urlsplit(url)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
         return _object(_asked(url, "GET", target, {"Authorization": token} if token else {}))
 
@@ -130,22 +138,7 @@ class RoleCredentials:
 
 
 def _asked(url: str, method: str, target: str, headers: Mapping[str, str]) -> str:
-    """Return the answer to one request; raise `ValueError` if it is none."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_S)
-    try:
-        try:
-            connection.request(method, target, headers=dict(headers))
-        except (ValueError, http.client.InvalidURL):  # NB: its text has the token, which is a secret
-            raise ValueError("the token or the address cannot be sent") from None
-        answer = connection.getresponse()
-        body = answer.read(BODY_BYTES_MAX)
-    finally:
-        connection.close()
-    if answer.status != http.HTTPStatus.OK:
-        raise ValueError(f"{parts.hostname} answers {method} with {answer.status}")
-    return body.decode()
+    return body_of(url, method, send(url, method, target, headers, limit_s=ANSWER_S))
 
 
 def _object(text: str) -> Mapping[str, object]:
@@ -167,5 +160,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | http.client.HTTPException):
         return "the answer cannot be read"
     if isinstance(error, TimeoutError):
-        return "the metadata of this machine does not answer"
+        return "the server of credentials does not answer"
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

@@ -1,1 +1,1 @@
-"""A capture: its threads, the ring's sources, delivery to a target."""
+"""A capture: its threads, the ring's sources, and the decoding of what the ring holds."""

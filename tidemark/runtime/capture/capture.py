@@ -31,16 +31,17 @@ from tidemark.model.position import Epoch, Pointer
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.capture_settings import CaptureSettings, CaptureStatus, check_types
 from tidemark.runtime.capture.decoding import DecodeThread
-from tidemark.runtime.capture.delivery import ApplicationThread
-from tidemark.runtime.capture.following import QueryDeliverer
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.reader_making import new_reader
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.targets import TargetMaker
 from tidemark.runtime.capture.wal_source import MakeWalSource
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.delivery import ApplicationThread
+from tidemark.runtime.delivery.following import QueryDeliverer
+from tidemark.runtime.delivery.targets import TargetMaker
+from tidemark.runtime.first_copy.backup_copy import BackupCopy, may_copy_from_backup
 from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
@@ -145,7 +146,8 @@ class Capture:
             else (maker.follow(query_deliverer), None)
         )
         self._target = target
-        first_copy = FirstCopy(
+        copy_kind = BackupCopy if may_copy_from_backup(settings.first_copy, view) else FirstCopy
+        first_copy = copy_kind(
             settings.first_copy,
             store,
             epoch,

@@ -14,7 +14,7 @@ from tidemark.io.process.config import (
     TypesConfig,
 )
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.targets import TargetSettings
+from tidemark.runtime.delivery.targets import TargetSettings
 from tidemark.runtime.first_copy.first_copy import CopySettings
 from tidemark.runtime.plugins.plugins import Plugins
 from tidemark.runtime.pool.worker_template import WorkerTemplate

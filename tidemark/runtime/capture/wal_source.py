@@ -126,10 +126,10 @@ def from_node(
         spool.begin(page_lsn, timeline)
     progress.receive(spool.write_lsn)
 
-    def at_the_end_of_the_spool(sink: WalSink) -> NetworkThread:
+    def stream_after_spool(sink: WalSink) -> NetworkThread:
         return into(sink, spool.timeline)  # NB: of the time of the call: the spool may follow to another one
 
-    spooled = SpooledInput(spool, ring, lease.arrived, at_the_end_of_the_spool, context.log)
+    spooled = SpooledInput(spool, ring, lease.arrived, stream_after_spool, context.log)
     return WalSource(ring, ring, lease, progress, spooled)
 
 

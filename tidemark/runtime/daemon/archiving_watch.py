@@ -17,7 +17,7 @@ from typing import TypeVar
 from tidemark.io.archive.archive_progress import (
     Missing,
     Unrecorded,
-    is_filled_by_nothing,
+    has_no_filler,
     is_off_over,
     missing,
     reached_lsn,
@@ -117,7 +117,7 @@ class ArchivingWatch:
         if answer.insert_lsn == INVALID_LSN:
             return before.off_lsn, before.on_lsn  # a standby does not report it
         begin_lsn = segment_start(segment_of(answer.insert_lsn, found.segment_bytes), found.segment_bytes)
-        if is_filled_by_nothing(answer, found, self.archive.filled_by):
+        if has_no_filler(answer, found, self.archive.filled_by):
             return begin_lsn, INVALID_LSN
         if not answer.is_on or begin_lsn < before.off_lsn:  # other programs fill it; or the node went back in its WAL
             return INVALID_LSN, INVALID_LSN

@@ -101,7 +101,7 @@ class Daemon:
     def handlers(self) -> Mapping[str, CommandHandler]:
         """Return the commands of the control socket."""
         own: dict[str, CommandHandler] = {"status": self._status, "stop": self._stop_command}
-        return own | {name: self._by_the_loop(handler) for name, handler in self._work.commands().items()}
+        return own | {name: self._run_by_loop(handler) for name, handler in self._work.commands().items()}
 
     def _loop(self) -> None:
         while not self._is_over:
@@ -151,7 +151,7 @@ class Daemon:
             elif error is None:
                 raise
 
-    def _by_the_loop(self, handler: CommandHandler) -> CommandHandler:
+    def _run_by_loop(self, handler: CommandHandler) -> CommandHandler:
         def run_in_loop(request: dict[str, Json]) -> Mapping[str, Json]:
             answer: Future[Mapping[str, Json]] = Future()
 

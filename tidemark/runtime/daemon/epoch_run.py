@@ -10,9 +10,9 @@ from tidemark.io.state.locking.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture, DecodingStuck
 from tidemark.runtime.capture.capture_settings import CaptureSettings
-from tidemark.runtime.capture.following import QueryDeliverer
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.following import QueryDeliverer
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
 
 SWITCH_S = 0.0005  # how long a computing thread keeps another from the interpreter; Python's own default is 0.005

@@ -24,7 +24,7 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.node import Node, NodeArchiving
 from tidemark.io.node.node_errors import PermissionMissing
 from tidemark.io.node.replication import NodeIdentity
-from tidemark.io.node.wal_end import streams_from, where_the_node_is
+from tidemark.io.node.wal_end import node_identity, streams_from
 from tidemark.io.process.config import Config
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
@@ -121,7 +121,7 @@ class NodeRequests:
 
     def find_node(self) -> Future[NodeIdentity]:
         """Query the end of the node's WAL, over the connection that would stream it."""
-        return self._submit(lambda: where_the_node_is(self._settings.captured_dsn, self._system_identifier))
+        return self._submit(lambda: node_identity(self._settings.captured_dsn, self._system_identifier))
 
     def has_wal(self, lsn: Lsn) -> Future[bool]:
         """Check whether the node has the WAL from `lsn`, by beginning to stream it."""
@@ -213,7 +213,7 @@ class NodeRequests:
     def _timeline(self) -> TimelineId | None:
         if self._session(self._settings.captured_dsn).is_in_recovery():
             return None
-        return where_the_node_is(self._settings.captured_dsn, self._system_identifier).timeline
+        return node_identity(self._settings.captured_dsn, self._system_identifier).timeline
 
     def _primary(self) -> Node:
         node = self._session()

@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import chain
+from pathlib import Path
 from typing import Self, TypeVar
 
 from tidemark.decode.copy.copied import CopyBatchBuilder
 from tidemark.decode.groups.partitions import ROUTED_KIND, under_own_name
 from tidemark.engine.retry import Backoff
+from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.copy_source import CopySource, SnapshotUnclear, TableChanging, TableSnapshot
@@ -43,13 +44,14 @@ from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import Config, CopyConfig, RetryConfig, SelectConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
-from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
+from tidemark.model.change import ChangeBatch
 from tidemark.model.errors import Disposition, NodeUnfit, NodeUnreachable, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId
-from tidemark.model.position import Epoch, Pointer, Position
+from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Relation
 from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Stopped
+from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, CopyFeeding, Deliver
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
 from tidemark.runtime.seed.copy_plan import CopyTask, is_requested_alone, plan_copies, selection_reported
@@ -62,7 +64,6 @@ from tidemark.wire.state.values import Beginning
 
 CONFLICTS_MAX = 10  # with a standby's replay, in a row without a table in between
 FAILURES_MAX = 10  # of the node at a table's rows, in the same way
-GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
 WAIT_POLL_S = 0.1
 EXPANSION = 4  # of rows as text over their size at the node: TOAST is compressed there
 Result = TypeVar("Result")
@@ -84,9 +85,6 @@ class TableUnreadable(NodeUnfit):
     hint = "see the log of the node; correct the row, exclude the table, or set copy.enabled = false"
 
 
-Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
-
-
 @dataclass(frozen=True, slots=True)
 class CopySettings:
     """The settings that a first copy reads."""
@@ -97,12 +95,14 @@ class CopySettings:
     retry: RetryConfig
     older_wait_s: float  # for transactions older than the seed, or than a table's snapshot
     bounds: BlockBounds  # of a delivered batch
+    archive: Path | None  # with the WAL of a base backup
 
     @classmethod
     def of(cls, config: Config) -> Self:
         """Return the settings of a configuration."""
         bounds = BlockBounds(config.deliver.group_rows_max, config.deliver.group_bytes_max)
-        return cls(config.capture.dsn, config.select, config.copy, config.retry, config.seed.wait_s, bounds)
+        archive = Path(config.archive.folder) if config.has_archive else None
+        return cls(config.capture.dsn, config.select, config.copy, config.retry, config.seed.wait_s, bounds, archive)
 
 
 class FirstCopy:
@@ -124,7 +124,7 @@ class FirstCopy:
         self._store = store
         self._epoch = epoch
         self._beginning = beginning
-        self._deliver = deliver
+        self._feeding = CopyFeeding(deliver, metrics, log)
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
@@ -230,7 +230,7 @@ class FirstCopy:
             except NodeUnfit as error:
                 self._give_up(tasks, error)
             else:
-                self._done_with(tasks)
+                self._remove_first(tasks)
 
     def _give_up(self, tasks: list[CopyTask], error: NodeUnfit) -> None:
         """Fail the request for the current table; raise `error` if there is none, or if its copy has begun."""
@@ -239,9 +239,9 @@ class FirstCopy:
             raise error
         self._sessions.close()
         self._fail({key: str(error)})
-        self._done_with(tasks)
+        self._remove_first(tasks)
 
-    def _done_with(self, tasks: list[CopyTask]) -> None:
+    def _remove_first(self, tasks: list[CopyTask]) -> None:
         tasks.pop(0)
         self._conflicts = self._failures = 0
         self._metrics.copy_tables_left.set(len(tasks))
@@ -326,7 +326,7 @@ class FirstCopy:
                     if is_read_first:
                         whole.result()
                     built = self._built(spool, builder, position, snapshot.time_us)
-                    self._feed(key, position, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
+                    self._feeding.feed(key, position, before.generation + 1, snapshot, built=built, whole=whole.result)
             except TableTooLarge as error:
                 relation = snapshot.relation
                 self._refuse(key, str(TableName(relation.namespace, relation.name, source.database)), error)
@@ -337,66 +337,12 @@ class FirstCopy:
     def _lock_snapshot(self, source: CopySource, table: SourceTable, locked: ExitStack) -> TableSnapshot | None:
         """Take the table's snapshot, kept until `locked` ends; None: it has left the selection since it was planned."""
         snapshot = locked.enter_context(source.locked_snapshot(table))
-        relation = self._shown(snapshot.relation)
+        relation = shown_by(self._settings.select.selection(), snapshot.relation)
         if relation is None:
             return None
         timeline, seen_lsn = source.flush()
         seen_time_us = source.clock_us()
         return replace(snapshot, relation=relation, seen_lsn=seen_lsn, timeline=timeline, seen_time_us=seen_time_us)
-
-    def _shown(self, relation: Relation) -> Relation | None:
-        """Return the version under which a table's rows are delivered; None: not under its own name, or not at all."""
-        selection = self._settings.select.selection()
-        shown = under_own_name(relation, selection.root_of)
-        if shown is None or not selection.selects(shown):
-            return None
-        return shown if shown.has_partition_rows or shown.kind != ROUTED_KIND else None
-
-    def _feed(
-        self,
-        key: TableKey,
-        position: Position,
-        generation: int,
-        *,
-        snapshot: TableSnapshot,
-        built: Iterator[tuple[Position, ChangeBatch, int]],
-        whole: Future[None],
-    ) -> None:
-        """Deliver the rows, between a begin and an end that state the generation; the end once they are `whole`."""
-        foremost = next(built, None)
-        if foremost is None:
-            whole.result()  # nothing is delivered of a table that could not be read
-        progress = CopyProgress(
-            CopyPhase.COPYING,
-            generation,
-            snapshot.snapshot,
-            position.commit_lsn,
-            seen_lsn=snapshot.seen_lsn,
-            timeline=snapshot.timeline,
-        )
-        begin = CopyBoundary(
-            position,
-            key[0],
-            snapshot.relation,
-            generation,
-            True,
-            snapshot.snapshot,
-            snapshot.comments,
-            seen_lsn=snapshot.seen_lsn,
-            seen_time_us=snapshot.seen_time_us,
-        )
-        self._hand_over(position, [begin], 0, 0, (*key, progress))
-        for first, batch, byte_count in chain([] if foremost is None else [foremost], built):
-            count = batch.rows.num_rows
-            progress = replace(progress, row_count=progress.row_count + count)
-            last = replace(position, ordinal=position.ordinal + progress.row_count)
-            self._hand_over(last, [batch], count, byte_count, (*key, progress), first=first)
-            self._metrics.copy_rows.inc(count)
-        whole.result()
-        last = replace(position, ordinal=position.ordinal + 1 + progress.row_count)
-        done = replace(progress, phase=CopyPhase.DONE)
-        self._hand_over(last, [replace(begin, position=last, begin=False, comments=None)], 0, 0, (*key, done))
-        self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
 
     def _built(
         self, spool: CopySpool, builder: CopyBatchBuilder, position: Position, time_us: int
@@ -415,19 +361,6 @@ class FirstCopy:
             if ahead is not None:
                 yield first, ahead.result(), size
 
-    def _hand_over(
-        self,
-        last: Position,
-        items: list[GroupItem],
-        rows: int,
-        byte_count: int,
-        progress: tuple[Oid, Oid, CopyProgress],
-        *,
-        first: Position | None = None,
-    ) -> None:
-        # The restart LSN is the stream's: a copied row is never where a restart begins.
-        self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
-
     def _recorded(self, key: TableKey) -> CopyProgress:
         progress = self._store.copy(*key)
         assert progress is not None, "recorded when it was planned"
@@ -437,6 +370,14 @@ class FirstCopy:
         timeline, seen_lsn = flushed
         with self._store.transaction(self._epoch) as transaction:
             transaction.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))
+
+
+def shown_by(selection: Selection, relation: Relation) -> Relation | None:
+    """Return the version under which a table's rows are delivered; None: not under its own name, or not at all."""
+    shown = under_own_name(relation, selection.root_of)
+    if shown is None or not selection.selects(shown):
+        return None
+    return shown if shown.has_partition_rows or shown.kind != ROUTED_KIND else None
 
 
 def _is_without_connection(error: TidemarkError) -> bool:

@@ -29,6 +29,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.transforms.identity import is_same
 from tidemark.transforms.transform import BadTransform
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.items import relation_of
@@ -150,7 +151,7 @@ class TransformChanges:
             if described is None or key in new or key in self._current:
                 continue
             self._current[key] = self._identity(item.database, described)
-            if self._current[key] != self._delivered_by.get(key, NO_TRANSFORMS):
+            if not is_same(self._current[key], self._delivered_by.get(key, NO_TRANSFORMS)):
                 changed.append((item.database, described))
         return changed
 

@@ -26,3 +26,12 @@ def archived_blocks(archive: ArchiveFolder, start_lsn: Lsn) -> Iterator[RecordBl
                     raise damage
                 return
             yield block
+
+
+def of_rmgr(block: RecordBlock, stop: int, rmgr: int) -> Iterator[int]:
+    """Yield the indexes of a resource manager's records before `stop`."""
+    rmgrs = block.rmgrs[:stop].tobytes()
+    index = rmgrs.find(rmgr)
+    while index >= 0:
+        yield index
+        index = rmgrs.find(rmgr, index + 1)

@@ -6,6 +6,7 @@ The files were copied at different moments, so this is a first guess; layouts an
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.decode.catalog.heap import COMMITTED_SNAPSHOT, CatalogHeap
@@ -70,11 +71,20 @@ class BackupSource:
         return {oid: database for oid, database in self.databases.items() if database.captured}
 
 
+def wal_of(backup: BackupFolder, folder: Path | None) -> ArchiveFolder:
+    """Return the WAL since the start of a backup: in `folder`, or else (None) in the backup itself."""
+    where = folder or backup.wal_folder()
+    if where is None:
+        hint = "give --archive: the WAL since the start of the backup is needed, and the backup contains none"
+        raise ConfigError("no archive is named", hint=hint)
+    return ArchiveFolder(where, of=backup.control.system_identifier)
+
+
 def open_source(
     backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool], follows: Callable[[str], bool]
 ) -> tuple[BackupSource, BackupFilenodes]:
     """Check that backup and archive belong together, and read the backup's files."""
-    checkpoint = _check_archive(backup, archive)
+    checkpoint = check_archive(backup, archive)
     anywhere = backup.some_database()
     file = backup.relation_map(DEFAULT_TABLESPACE, anywhere)[PG_ATTRIBUTE.oid]
     pages = backup.pages(RelFileLocator(DEFAULT_TABLESPACE, anywhere, file))
@@ -97,7 +107,7 @@ def open_source(
     return BackupSource(backup, archive, checkpoint, columns, databases), BackupFilenodes(local, shared)
 
 
-def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpoint:
+def check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpoint:
     """Check that the archive is that of the backup; return the checkpoint at which the backup began."""
     label = backup.label
     expected = backup.control.system_identifier

@@ -15,7 +15,7 @@ A backup of a standby has no record that ends it: its pg_control, copied last, h
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
@@ -31,7 +31,7 @@ from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import BackupFolder
 from tidemark.io.node.node import NodeFacts
 from tidemark.model.lsn import INVALID_OID, OID_BYTES, Lsn, Oid, Xid, format_lsn
-from tidemark.runtime.replay.archive_blocks import archived_blocks
+from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
 from tidemark.runtime.replay.offline import ArchiveEndsEarly, ForeignArchive
 from tidemark.runtime.seed.backup_reading import BackupFilenodes, BackupSource, open_source
 from tidemark.runtime.seed.seeding import (
@@ -218,11 +218,11 @@ class _BackupReplay:
         end_lsn = self._reported_end()
         for block in archived_blocks(self._source.archive, self._lsn):
             stop, is_over = self._stop(block)
-            for index in _of_rmgr(block, stop, RM_MULTIXACT):
+            for index in of_rmgr(block, stop, RM_MULTIXACT):
                 created = multixact.parse(block.record(index))
                 if created is not None:
                     self._multixacts.record(created)
-            for index in _of_rmgr(block, stop, RM_DBASE):
+            for index in of_rmgr(block, stop, RM_DBASE):
                 self._record_recreated(block.record(index))
             for record in self._filter.records(block, stop):
                 self._apply(record)
@@ -247,7 +247,7 @@ class _BackupReplay:
             end_lsn = self._backup.control.min_recovery_lsn
             stop = bisect_left(block.lsns, end_lsn, 0, count)
             return stop, stop < count or (count > 0 and block.ends[count - 1] >= end_lsn)
-        for index in _of_rmgr(block, count, RM_XLOG):
+        for index in of_rmgr(block, count, RM_XLOG):
             if block.infos[index] & INFO_MASK == xlog.BACKUP_END:
                 ended = xlog.parse(block.record(index), self._backup.format)
                 if ended == xlog.BackupEnd(self._backup.label.start_lsn):
@@ -276,12 +276,3 @@ class _BackupReplay:
             if update is not None and (update.database in self._source.databases or update.database == INVALID_OID):
                 self._maps[update.database] = update.files
         self._follower.follow(record)
-
-
-def _of_rmgr(block: RecordBlock, stop: int, rmgr: int) -> Iterator[int]:
-    """Yield the indexes of a resource manager's records before `stop`."""
-    rmgrs = block.rmgrs[:stop].tobytes()
-    index = rmgrs.find(rmgr)
-    while index >= 0:
-        yield index
-        index = rmgrs.find(rmgr, index + 1)

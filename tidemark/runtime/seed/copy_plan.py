@@ -55,7 +55,7 @@ def selection_reported(select: SelectConfig, copy: CopyConfig) -> dict[str, tupl
 
 def is_due(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
     """Return whether there is something to plan or to copy, from the state alone."""
-    return _is_changed(select, copy, view) or _is_unfinished(view)
+    return is_changed_selection(select, copy, view) or _is_unfinished(view)
 
 
 def needs_wal_buffer(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
@@ -73,7 +73,7 @@ def plan_copies(
     """Plan by the existing tables; raise `CopyDenied` for unreadable ones that are not in `may_fail`."""
     assert view.beginning is not None, "a first copy comes after the base"
     node = sessions.node()
-    is_changed = _is_changed(select, copy, view) or _is_before(view, node.timeline())
+    is_changed = is_changed_selection(select, copy, view) or _is_before(view, node.timeline())
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
     denied: dict[TableKey, str] = {}
@@ -107,10 +107,11 @@ def is_requested_alone(
 ) -> bool:
     """Return whether the tables to be copied are all in `requested`, and nothing else is to be planned."""
     due = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
-    return not _is_changed(select, copy, view) and due <= set(requested)
+    return not is_changed_selection(select, copy, view) and due <= set(requested)
 
 
-def _is_changed(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
+def is_changed_selection(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
+    """Return whether the tables of the selection have to be listed."""
     before = view.fingerprint.selection if view.fingerprint else NOTHING
     return before != selection_reported(select, copy)
 

@@ -28,9 +28,9 @@ from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import StateRecord, recorded
+from tidemark.io.readers.opened_outbox import open_once
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
-from tidemark.io.state.opened_outbox import open_once
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import SERVER, StateFolder
 from tidemark.model.errors import ConfigError, ExitCode

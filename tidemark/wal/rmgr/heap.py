@@ -8,6 +8,7 @@ An update may also omit the prefix or suffix that it shares with the old tuple. 
 is logically logged.
 """
 
+from array import array
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as struct_error
@@ -54,14 +55,15 @@ HAS_NULLS = 0x0001  # of infomask, HEAP_HASNULL
 
 _INSERT = Struct("<HB")
 _DELETE = Struct("<IHBB")
+_LOCK = Struct("<IHBB")
 _UPDATE = Struct("<IHBBIH")
 _TRUNCATE = Struct("<IIB3x")
 _OFFSET = Struct("<H")
 _U16 = Struct("<H")
 _PAGE_BOUNDS = Struct("<HHH")  # pd_lower, pd_upper, pd_special
-_PAGE_BOUNDS_AT = 12
+PAGE_BOUNDS_AT = 12
 _PAGE_LSN = Struct("<II")
-_DATA_PAGE_HEADER_BYTES = 24  # SizeOfPageHeaderData
+DATA_PAGE_HEADER_BYTES = 24  # SizeOfPageHeaderData
 _LINE_POINTER = Struct("<I")
 _LP_NORMAL = 1
 _XMIN_XMAX = Struct("<II")
@@ -101,6 +103,7 @@ class HeapUpdate(NamedTuple):
     prefix: int  # bytes at the start of the values that equal the old row's; `suffix` at the end
     suffix: int
     changed: bytes | None  # packed new row without prefix and suffix; None: on the page image
+    old_infobits: int  # XLHL_* of the old row
 
     @property
     def tuple(self) -> bytes | None:
@@ -130,6 +133,15 @@ class HeapInplace(NamedTuple):
     block: BlockRef
     offset: int
     values: bytes  # the tuple after its hoff; empty: on the page image
+
+
+class HeapLock(NamedTuple):
+    """A lock of the row at `offset` of `block`."""
+
+    block: BlockRef
+    offset: int
+    xmax: Xid  # may be a multixact
+    infobits: int
 
 
 HeapRecord = HeapInsert | HeapDelete | HeapUpdate | HeapTruncate | HeapConfirm | HeapInplace
@@ -175,7 +187,7 @@ def parse_delete(record: Record) -> HeapDelete:
 def parse_update(record: Record) -> HeapUpdate:
     """Parse an UPDATE or HOT_UPDATE record."""
     block = record.need_block(0)
-    old_xmax, old_offset, _infobits, flags, new_xmax, new_offset = record.read(_UPDATE)
+    old_xmax, old_offset, infobits, flags, new_xmax, new_offset = record.read(_UPDATE)
     old = None
     if flags & (UPDATE_CONTAINS_OLD_TUPLE | UPDATE_CONTAINS_OLD_KEY):
         old = _packed(record, record.main[_UPDATE.size :])
@@ -197,7 +209,15 @@ def parse_update(record: Record) -> HeapUpdate:
         prefix,
         suffix,
         _packed(record, data, block),
+        infobits,
     )
+
+
+def parse_lock(record: Record) -> HeapLock:
+    """Parse a LOCK record, or a LOCK_UPDATED record of HEAP2."""
+    block = record.need_block(0)
+    xmax, offset, infobits, _flags = record.read(_LOCK)
+    return HeapLock(block, offset, Xid(xmax), infobits)
 
 
 def parse_truncate(record: Record) -> HeapTruncate:
@@ -239,10 +259,13 @@ def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
 
 def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:
     """Return packed tuple, xmin and xmax at line pointer `offset` of a heap page; None if it has no tuple."""
-    count = _line_pointers(page)
-    if not 1 <= offset <= count:
+    if not 1 <= offset <= _line_pointers(page):
         return None
-    (pointer,) = _LINE_POINTER.unpack_from(page, _DATA_PAGE_HEADER_BYTES + 4 * (offset - 1))
+    (pointer,) = _LINE_POINTER.unpack_from(page, DATA_PAGE_HEADER_BYTES + _LINE_POINTER.size * (offset - 1))
+    return _tuple_at(page, offset, pointer)
+
+
+def _tuple_at(page: bytes, offset: int, pointer: int) -> tuple[bytes, Xid, Xid] | None:
     begin, flags, length = pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17
     if flags != _LP_NORMAL:
         return None
@@ -254,8 +277,10 @@ def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:
 
 def page_tuples(page: bytes) -> Iterator[tuple[int, bytes, Xid, Xid]]:
     """Yield offset, packed tuple, xmin and xmax of all tuples on a heap page."""
-    for offset in range(1, _line_pointers(page) + 1):
-        found = page_tuple(page, offset)
+    count = _line_pointers(page)
+    pointers = array("I", page[DATA_PAGE_HEADER_BYTES : DATA_PAGE_HEADER_BYTES + _LINE_POINTER.size * count])
+    for offset, pointer in enumerate(pointers, 1):
+        found = _tuple_at(page, offset, pointer)
         if found is not None:
             yield offset, *found
 
@@ -263,14 +288,14 @@ def page_tuples(page: bytes) -> Iterator[tuple[int, bytes, Xid, Xid]]:
 def _line_pointers(page: bytes) -> int:
     """Return the number of a page's line pointers; 0 if it is new."""
     try:
-        lower, upper, special = _PAGE_BOUNDS.unpack_from(page, _PAGE_BOUNDS_AT)
+        lower, upper, special = _PAGE_BOUNDS.unpack_from(page, PAGE_BOUNDS_AT)
     except struct_error:
         raise BadRecord(Lsn(0), f"page of {len(page)} bytes") from None
     if upper == 0:
         return 0
-    if not _DATA_PAGE_HEADER_BYTES <= lower <= upper <= special <= PAGE_BYTES == len(page):
+    if not DATA_PAGE_HEADER_BYTES <= lower <= upper <= special <= PAGE_BYTES == len(page):
         raise BadRecord(_page_lsn(page), f"page image: bounds {lower}, {upper}, {special} of {len(page)} bytes")
-    count: int = (lower - _DATA_PAGE_HEADER_BYTES) // _LINE_POINTER.size
+    count: int = (lower - DATA_PAGE_HEADER_BYTES) // _LINE_POINTER.size
     return count
 
 

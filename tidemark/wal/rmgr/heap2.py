@@ -8,6 +8,7 @@ from tidemark.wal.record import BadRecord, BlockRef, Record
 from tidemark.wal.rmgr.heap import INIT_PAGE, OPCODE_MASK, PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
 MULTI_INSERT = 0x50
+LOCK_UPDATED = 0x60
 NEW_CID = 0x70
 
 _HEAD = Struct("<BxH")  # flags, ntuples

@@ -86,21 +86,24 @@ class RewindLog:
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """How many losses and rewinds a custom consumer was told of."""
+    """How many losses and rewinds were reported to a custom consumer."""
 
     losses: int = 0
     rewinds: int = 0
 
 
-def untold(losses: LossLog, rewinds: RewindLog, told: Notified) -> tuple[Loss | Rewind, ...]:
-    """Return the events that a consumer was not told of, oldest first; a rewind before the loss that it brought.
+def unnotified_events(losses: LossLog, rewinds: RewindLog, notified: Notified) -> tuple[Loss | Rewind, ...]:
+    """Return the events that were not reported to a consumer, oldest first; a rewind before the loss that it caused.
 
     Of more than `EVENTS_KEPT`, only the latest are known. A log that was damaged and forgotten begins again.
     """
-    events = [*_behind(rewinds.kept, rewinds.count, told.rewinds), *_behind(losses.kept, losses.count, told.losses)]
+    events = [
+        *_behind(rewinds.kept, rewinds.count, notified.rewinds),
+        *_behind(losses.kept, losses.count, notified.losses),
+    ]
     return tuple(sorted(events, key=lambda event: event.at_us))
 
 
-def _behind(kept: "tuple[Loss, ...] | tuple[Rewind, ...]", count: int, told: int) -> "list[Loss | Rewind]":
-    new = count - told if told <= count else count
+def _behind(kept: "tuple[Loss, ...] | tuple[Rewind, ...]", count: int, notified: int) -> "list[Loss | Rewind]":
+    new = count - notified if notified <= count else count
     return [*kept[max(0, len(kept) - new) :]]

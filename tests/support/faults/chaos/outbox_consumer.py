@@ -16,7 +16,7 @@ from tests.support.faults.chaos.verdict import NOWHERE, AcceptedItem, check_acce
 from tests.support.oracles.log_oracle import LogTally, ServerLog
 from tests.support.servers.postgres import Cluster
 from tidemark.io.host.disk import StateFull
-from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import Position, Sequence

@@ -5,6 +5,7 @@ the backup's first checkpoint were on disk by then; all later ends are in WAL fr
 here over the pages. The same holds for pg_multixact: where the members of each multixact begin, and their xids.
 """
 
+from array import array
 from collections.abc import Callable, Iterable
 from struct import Struct
 
@@ -26,6 +27,7 @@ _GROUP_MEMBERS = 4  # multixact.c: a byte of flags for each of four members, the
 _GROUP = Struct("<4B4I")
 _GROUPS_PER_PAGE = PAGE_BYTES // _GROUP.size
 _MULTIXACTS = 1 << 32
+_NOT_RECORDED = 1  # BootstrapTransactionId, which updates no row in a multixact
 MEMBERS_MAX = 1 << 20  # of one multixact: limited by the number of backends, which the server bounds by 2^18
 
 
@@ -50,7 +52,7 @@ class CommitLog:
     def status(self, xid: Xid) -> XidStatus:
         """Return the status of a transaction."""
         if xid < FIRST_NORMAL_XID:
-            return XidStatus.COMMITTED
+            return XidStatus.COMMITTED if xid != INVALID_XID else XidStatus.ABORTED  # of an undone insertion
         page, index, shift = self._locate(xid)
         status = _STATUSES[page[index] >> shift & 3]
         if status is XidStatus.OPEN and self._oldest_running is not None and precedes(xid, self._oldest_running):
@@ -72,19 +74,26 @@ class Multixacts:
         """`next_multixact` and `next_member` were next at the start of the WAL: earlier ones are on the pages."""
         self._read_offsets = read_offsets
         self._read_members = read_members
-        self._begins = {next_multixact: next_member}  # where the members of later ones begin
-        self._updaters: dict[int, Xid] = {}  # of later ones
+        self._next = next_multixact
+        self._begins = {next_multixact: next_member}  # where the members of the first later ones begin
+        self._updaters: dict[int, array[int]] = {}  # of later ones, by page: 4 MB for a million multixacts
 
     def record(self, created: MultixactCreated) -> None:
         """Record a new multixact."""
-        self._begins[created.multixact] = created.first_member
-        self._updaters[created.multixact] = created.updater
+        if precedes(created.multixact, Xid(self._next)):  # created while the checkpoint was written
+            self._begins[created.multixact] = created.first_member
+        number, index = divmod(created.multixact, _OFFSETS_PER_PAGE)
+        page = self._updaters.get(number)
+        if page is None:
+            page = self._updaters[number] = array("I", [_NOT_RECORDED]) * _OFFSETS_PER_PAGE
+        page[index] = created.updater
 
     def updater(self, multixact: Xid) -> Xid | None:
         """Return the xid that has changed the row, 0 if there is none; None if this is unknown."""
-        known = self._updaters.get(multixact)
-        if known is not None:
-            return known
+        number, index = divmod(multixact, _OFFSETS_PER_PAGE)
+        page = self._updaters.get(number)
+        if page is not None and page[index] != _NOT_RECORDED:
+            return Xid(page[index])
         begin, end = self._begin(multixact), self._begin(multixact % (_MULTIXACTS - 1) + 1)
         if begin is None or end is None or not 0 < (end - begin) % _MULTIXACTS <= MEMBERS_MAX:
             return None

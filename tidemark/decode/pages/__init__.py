@@ -1,0 +1,1 @@
+"""Pages of users' tables: changed by WAL, and read as rows."""

@@ -1,0 +1,1 @@
+"""A state for the readers of its outbox: values, registration, confirmation, progress, requests about paused tables."""

@@ -1,0 +1,415 @@
+"""A custom consumer (I34, I35) as the target of the application thread.
+
+The position and the progress of a first copy move after `on_events` returned true: at least once. A separate thread
+(`confirming`) makes them durable, so that the next changes need not wait for the disk. The bytes that were offered and
+not confirmed, and the bytes that were confirmed and are not durable, are bounded. At the bound the target polls the
+consumer again, or waits for the disk, and offers nothing more.
+
+A call of `on_events` that raises is repeated within a bound, with the same events: a transient error of the consumer's
+target is no reason to leave realtime.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from math import inf
+from typing import NamedTuple
+
+from tidemark.decode.transactions.committed_run import commit_times_us
+from tidemark.engine.ports import (
+    DrainedConsumer,
+    GroupConsumer,
+    GroupPart,
+    OffsetsConsumer,
+    PausingConsumer,
+    PoisonConsumer,
+)
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import RetryPolicy
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.parked.parked_table import ParkedTable
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.position import Epoch, Partition, Position
+from tidemark.model.relation import Relation
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.delivery.confirming import Confirming
+from tidemark.runtime.delivery.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
+from tidemark.runtime.delivery.liveness import ConsumerRaised, Liveness
+from tidemark.runtime.delivery.notices import report_events
+from tidemark.runtime.delivery.offset_rounds import ConfirmedGroup, OffsetRounds
+from tidemark.wire.state.partition_positions import PartitionPositions
+from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED
+from tidemark.wire.values import EncodedGroup
+
+ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
+REFUSALS_MAX = 50  # times that a consumer may be offered groups and accept none
+Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
+
+
+class _Offered(NamedTuple):
+    """A group on its way to the consumer, and the progress of a first copy once it is confirmed."""
+
+    group: ChangeGroup
+    copying: CopyKeep | None = None
+
+    def without_rows(self) -> ConfirmedGroup:
+        """Return the part that the state needs: rows are not kept until that is durable."""
+        group = self.group
+        others = [item for item in group.items if not isinstance(item, ChangeBatch)]
+        ends, databases = group.transactions, group.databases
+        bare = ChangeGroup(group.first, group.last, others, ends, 0, group.byte_count, (), databases)
+        return ConfirmedGroup(bare, self.copying)
+
+
+class ConsumerTarget:
+    """At least once, confirmed by the consumer itself."""
+
+    counts = True
+
+    def __init__(
+        self,
+        consumer: GroupConsumer,
+        store: StateStore,
+        epoch: Epoch,
+        *,
+        history: HistoryWriter,
+        records: Sequence[GroupRecord],
+        unconfirmed_bytes_max: int,
+        progress: Progress,
+        stopping: threading.Event,
+        retry: RetryPolicy,
+        metrics: Metrics,
+        log: Log,
+        liveness: Liveness | None = None,
+    ) -> None:
+        """`liveness`: the watch on the consumer; it ends before the consumer. `retry`: how often it may fail."""
+        self._consumer = consumer
+        self._isolating = consumer if isinstance(consumer, PoisonConsumer) else None
+        self._pausing = consumer if isinstance(consumer, PausingConsumer) else None
+        self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
+        self._store = store
+        self._epoch = epoch
+        self._history = history
+        self._records = records
+        self._unconfirmed_bytes_max = unconfirmed_bytes_max
+        self._progress = progress
+        self._stopping = stopping
+        self._retry = retry
+        self._metrics = metrics
+        self._log = log
+        self._clock = SystemClock()
+        self._announced: Announced = {}
+        self._waiting: deque[_Offered] = deque()
+        self._announced_count = 0  # of the waiting ones, from the first one on: reset after an error
+        self._accepted: list[_Offered] = []
+        self._unconfirmed_bytes = 0  # of the accepted ones
+        self._parked_upto: Position | None = None  # of changes that were parked and not confirmed before the start
+        self._partition = Partition(store.identity.system_identifier)
+        confirming = Confirming(self._store_confirmed)
+        hook = consumer.update_offsets if isinstance(consumer, OffsetsConsumer) else None
+        self._rounds = hook and OffsetRounds(
+            confirming,
+            hook,
+            self._liveness,
+            own=self._partition,
+            unacknowledged=self._first_unacknowledged,
+            log=log,
+        )
+        self._confirming = self._rounds or confirming
+
+    def begin(self) -> None:
+        """Assign the partition to the consumer."""
+        with self._store.reading() as transaction:
+            stored = transaction.delivered()
+            at = None if stored is None else stored.pointer.position
+            self._parked_upto = ParkedTable(transaction).latest_after(at, self._epoch)
+            added = transaction.get(ADDED_POSITIONS) if self._rounds is not None else None
+        if self._rounds is not None:
+            self._rounds.begin({} if added is None else added.by_partition)
+        with self._liveness.calling("on_assigned"):
+            self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
+        report_events(self._consumer, self._store, self._epoch, self._liveness)
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Offer a group until the consumer has accepted it and its confirmations are within the bound."""
+        if self._isolating is not None:
+            self._retry_parked()
+        self._offer_until_accepted(_Offered(group))
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Offer a group of a first copy; its position is not one of the stream's."""
+        start = self._progress.delivered
+        assert start is not None, "a first copy comes after the base"
+        if progress[-1].begins:
+            # An offered generation is used up: after a kill before its confirmation, the next one is greater.
+            with self._store.transaction(self._epoch) as transaction:
+                transaction.put_copy(*progress)
+                self._drop_parked(transaction, progress, group.last.position)
+        self._offer_until_accepted(_Offered(replace(group, last=start), progress))
+        self._confirming.wait()  # the progress of the copy is read from the state
+
+    def idle(self) -> bool:
+        """Poll for a confirmation of accepted groups."""
+        self._confirming.check()
+        is_waiting = self._retry_parked()
+        if self._accepted or is_waiting:
+            self._offer()
+        if self._rounds is not None:
+            self._rounds.advance()
+        return bool(self._accepted) or is_waiting or self.has_round
+
+    @property
+    def has_round(self) -> bool:
+        """Return whether a commit round waits for the end of the last one, or is not durable."""
+        return self._rounds is not None and not self._rounds.is_durable
+
+    def close(self) -> None:
+        """Revoke the partition, make all confirmations so far durable, and stop the consumer."""
+        self._liveness.stop()
+        try:
+            try:
+                with self._liveness.calling("on_revoked"):
+                    confirmed = self._consumer.on_revoked(self._partition)
+                self._confirm(confirmed)
+            finally:
+                self._confirming.close()
+        finally:
+            with self._liveness.calling("stop"):
+                self._consumer.stop()
+
+    def drain(self, within_s: float) -> None:
+        """Let a consumer with a pool finish and confirm what it has. From another thread, before the stop."""
+        if isinstance(self._consumer, DrainedConsumer):
+            self._consumer.drain(within_s, self._progress)
+
+    def abandon(self) -> None:
+        """Accept no more confirmations: the capture has stopped without the consumer."""
+        late = ConsumerFailed(
+            "the call of the consumer ended after the stop", hint="its unconfirmed changes are delivered again"
+        )
+        self._confirming.abandon(late, ABANDON_S)
+
+    def _offer_until_accepted(self, offered: _Offered) -> None:
+        self._confirming.check()
+        self._waiting.append(offered)
+        refusals = 0
+        while self._waiting or (self._unconfirmed_bytes > self._unconfirmed_bytes_max and not self._needs_more):
+            if self._offer():
+                refusals = 0
+                if self._confirming.byte_count > self._unconfirmed_bytes_max:
+                    self._confirming.wait(self._unconfirmed_bytes_max)
+                continue
+            refusals = 1 if self._pausing is not None and self._pausing.takes_nothing else refusals + 1
+            if refusals > REFUSALS_MAX:
+                raise ConsumerFailed(
+                    f"the consumer was offered changes {refusals} times, and neither read nor confirmed any",
+                    hint="on_events must read from its iterator, and must sometimes return true",
+                )
+            if self._stopping.wait(min(SPACE_WAIT_MAX_S, SPACE_WAIT_FIRST_S * refusals)):
+                raise Stopped
+
+    @property
+    def _needs_more(self) -> bool:
+        """Return whether the consumer can confirm only after more changes."""
+        return self._isolating is not None and self._isolating.needs_more
+
+    def _offer(self) -> bool:
+        """Call the consumer until it returns; return whether it accepted or confirmed anything."""
+        before = len(self._waiting)
+        while True:
+            accepted_before = len(self._accepted)
+            try:
+                confirmed = self._call()
+            except TidemarkError as error:
+                self._requeue(accepted_before)
+                self._wait_to_retry(error)
+            else:
+                break
+        if self._retry.backoff.failures:
+            self._retry.succeeded()
+        return self._confirm(confirmed) or len(self._waiting) < before
+
+    def _call(self) -> bool | ChangeGroup | GroupPart:
+        with self._liveness.calling("on_events"):
+            alive = self._consumer.alive()
+            confirmed = alive and self._consumer.on_events(self._draw())
+        if not alive:
+            raise ConsumerFailed("the consumer reports that it is not alive")
+        return confirmed
+
+    def _requeue(self, accepted_before: int) -> None:
+        """Queue a call's groups again, in order; `accepted_before`: how many were accepted before it."""
+        failed = self._accepted[accepted_before:]
+        del self._accepted[accepted_before:]
+        self._waiting.extendleft(reversed(failed))
+        self._announced_count += len(failed)
+        self._unconfirmed_bytes -= sum(offered.group.byte_count for offered in failed)
+
+    def _wait_to_retry(self, error: TidemarkError) -> None:
+        """Wait until the consumer may be called again; raise `error` if a retry is useless, or was tried enough."""
+        is_transient = isinstance(error, ConsumerRaised) or error.disposition is Disposition.RETRY
+        delay_s = self._retry.failed(self._clock.monotonic_s()) if is_transient else None
+        if delay_s is None:
+            if self._isolates(error):
+                self._retry.succeeded()
+                return
+            raise error
+        self._metrics.errors.inc()
+        self._log.warning(
+            "the consumer failed; offering the same changes again", retry_s=delay_s, **describe_error(error)
+        )
+        if self._stopping.wait(delay_s):
+            raise Stopped from error
+
+    def _isolates(self, error: TidemarkError) -> bool:
+        """Let the consumer leave a change out that it cannot handle; return whether it goes on."""
+        cause = error.__cause__ if isinstance(error, ConsumerRaised) else error
+        if self._isolating is None or not isinstance(cause, Exception):
+            return False
+        with self._liveness.calling("isolate"):
+            return self._isolating.isolate(cause)
+
+    def _retry_parked(self) -> bool:
+        """Let the consumer process parked changes again; return whether it has yet to confirm one."""
+        if self._isolating is None:
+            return False
+        has_more = True
+        while has_more and not self._stopping.is_set():
+            with self._liveness.calling("retry_parked"):
+                has_more = self._isolating.retry_parked()
+        return self._isolating.is_retrying
+
+    def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep, upto: Position) -> None:
+        """Drop parked changes of a table whose rows come again: its last copy, and the stream below the new one."""
+        database, relation, _ = copied
+        beginning = transaction.get(BEGINNING)
+        names = beginning.databases if beginning is not None else {}
+        dropped = ParkedTable(transaction).drop_of(names.get(database, str(database)), relation, upto)
+        if dropped:
+            self._log.info("parked changes of a table that is copied are dropped", relation=relation, count=dropped)
+
+    def _drop_delivered(self, transaction: StateTransaction, upto: Position) -> None:
+        """Drop changes that were parked before the start, never confirmed, and delivered now."""
+        before = transaction.delivered()
+        if self._parked_upto is None:
+            return
+        after = None if before is None else before.pointer.position
+        dropped = ParkedTable(transaction).drop_between(after, upto, self._epoch)
+        if dropped:
+            self._log.info("parked changes were delivered by the stream and are dropped", count=dropped)
+        if upto >= self._parked_upto:
+            self._parked_upto = None
+
+    def _confirm(self, answer: bool | ChangeGroup | GroupPart | None) -> bool:  # noqa: FBT001 - the answer of a consumer
+        """Confirm what the consumer's answer names; return whether that is anything."""
+        if not answer or not self._accepted:
+            return False
+        confirmed: list[_Offered] = self._accepted
+        left: list[_Offered] = []
+        left_bytes = 0
+        if not isinstance(answer, bool):
+            left = confirmed[self._number(answer) :]
+            left_bytes = sum(offered.group.byte_count for offered in left)
+            confirmed = confirmed[: len(confirmed) - len(left)]
+        if isinstance(answer, GroupPart):
+            confirmed[-1] = confirmed[-1]._replace(group=answer.part)
+            left.insert(0, _Offered(replace(answer.whole, first=answer.part.last.position, byte_count=0)))
+        confirmed_bytes = self._unconfirmed_bytes - left_bytes
+        self._accepted, self._unconfirmed_bytes = left, left_bytes
+        self._confirming.confirm([offered.without_rows() for offered in confirmed], confirmed_bytes)
+        return True
+
+    def _first_unacknowledged(self) -> Position | None:
+        """Return the position of the first change that is delivered and not acknowledged."""
+        first = next(chain(self._accepted, self._waiting), None)
+        return None if first is None or first.copying is not None else first.group.first
+
+    def _number(self, answer: ChangeGroup | GroupPart) -> int:
+        """Return the number of a group among the accepted ones, from 1."""
+        group = answer.whole if isinstance(answer, GroupPart) else answer
+        for number, offered in enumerate(self._accepted, 1):
+            if offered.group is group:
+                return number
+        raise ConsumerFailed(
+            "the consumer confirmed a group that is confirmed already, or that it has not drawn",
+            hint="on_events returns true, false, or a group that it drew and has not confirmed",
+        )
+
+    def _draw(self) -> Iterator[ChangeGroup]:
+        while self._waiting:
+            if self._announced_count:
+                self._announced_count -= 1
+            else:
+                self._announce(self._waiting[0].group)
+            offered = self._waiting.popleft()
+            self._accepted.append(offered)
+            self._unconfirmed_bytes += offered.group.byte_count
+            yield offered.group
+
+    def _announce(self, group: ChangeGroup) -> None:
+        for item in group.items:
+            if isinstance(item, ChangeBatch):
+                relation = item.relation
+                key = (item.database, relation.oid)
+                known = self._announced.get(key)
+                if known is not relation and known != relation:  # NB: comparing takes longer than the rest
+                    self._consumer.on_schema(_introduction(group, item))
+                    self._announced[key] = relation
+            elif isinstance(item, SchemaEvent):
+                self._consumer.on_schema(item)
+                described = item.after or item.before
+                assert described is not None, item
+                self._announced[item.database, described.oid] = described
+
+    def _store_confirmed(self, confirmed: Sequence[ConfirmedGroup]) -> None:
+        """Make the consumer's confirmations durable, by the confirm thread."""
+        last = confirmed[-1].group
+        latest = max(commit_times_us(last.transactions), default=0)
+        with self._store.transaction(self._epoch) as transaction:
+            for offered in confirmed:
+                if offered.copying is not None:
+                    _record_copied(transaction, offered.copying)
+            transaction.rely_on_journal(self._history.durable_lsn)
+            for record in self._records:
+                record.record(transaction, [offered.group for offered in confirmed])
+            for offered in confirmed:
+                transaction.record_databases(offered.group.databases)
+            self._drop_delivered(transaction, last.last.position)
+            delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))
+            transaction.put(CONFIRMED, delivered)
+            if confirmed[-1].added is not None:
+                transaction.put(ADDED_POSITIONS, PartitionPositions.of(confirmed[-1].added))
+        self._progress.deliver(delivered.pointer)
+        self._progress.confirm(delivered.pointer)
+
+
+def _record_copied(transaction: StateTransaction, copied: CopyKeep) -> None:
+    """Record the progress of a copy, unless its next generation has begun: the rows of this one are given up."""
+    database, relation, progress = copied
+    known = transaction.copy(database, relation)
+    if known is None or progress.generation >= known.generation:
+        transaction.put_copy(*copied)
+
+
+def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:
+    """Introduce a relation version to a consumer that has not seen it since it started."""
+    lsn = group.first.commit_lsn
+    return SchemaEvent(
+        position=group.first,
+        lsn=lsn,
+        database=batch.database,
+        xid=Xid(0),
+        change=SchemaChange.CREATE,
+        effect=SchemaEffect.METADATA,
+        before=None,
+        after=batch.relation,
+    )

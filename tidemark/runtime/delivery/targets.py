@@ -1,0 +1,211 @@
+"""Selects the target of a capture: the outbox, a consumer, or none while it follows."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tidemark.engine.ports import GroupConsumer
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff, RetryPolicy
+from tidemark.engine.selection import Selection
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.process.config import Config, DeliverConfig, PoisonConfig, PoolConfig, RetryConfig
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Oid
+from tidemark.model.mapping import TypeMapping
+from tidemark.model.position import Epoch
+from tidemark.model.relation import Relation
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.delivery.consumer_target import ConsumerTarget
+from tidemark.runtime.delivery.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.delivery.delivery import GroupRecord, OutboxTarget, Target
+from tidemark.runtime.delivery.following import FollowTarget, QueryDeliverer
+from tidemark.runtime.delivery.liveness import Liveness
+from tidemark.runtime.delivery.mapped_target import MappedTarget
+from tidemark.runtime.first_copy.selected_tables import SelectedTables
+from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.handler import AnyHandler
+from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
+from tidemark.runtime.plugins.plugins import Plugins, built_in
+from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.plugins.transform_changes import TransformChanges
+from tidemark.runtime.pool.handler_consumer import HandlerConsumer, PoolSettings
+from tidemark.runtime.pool.worker_template import WorkerTemplate
+
+SelectedVersions = Callable[[], Iterable[tuple[Oid, Relation]]]  # the selected tables, with their databases
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """The settings that the targets of a capture read."""
+
+    deliver: DeliverConfig
+    retry: RetryConfig
+    selection: Selection
+    copying: bool  # existing rows are copied
+    unmarked_bytes_max: int  # while it follows
+    plugins: Plugins
+    poison: PoisonConfig
+    pool: PoolConfig
+    template: WorkerTemplate | None = None  # of the pool's worker processes
+    hold_bytes: int = 0  # of the outbox, that a reader may hold; 0: the default
+
+    @classmethod
+    def of(cls, config: Config, plugins: Plugins | None, template: WorkerTemplate | None) -> Self:
+        """Return the settings of a configuration, with the plug-ins that it names and the template of its workers."""
+        return cls(
+            config.deliver,
+            config.retry,
+            config.select.selection(),
+            config.copy.enabled,
+            config.standby.unmarked_bytes_max,
+            plugins or built_in(config.deliver.consumer),
+            config.poison,
+            config.pool,
+            template,
+            config.reader.hold_bytes,
+        )
+
+    @property
+    def fills_outbox(self) -> bool:
+        """Return whether the consumer is the outbox."""
+        return self.deliver.consumer == "outbox"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMaker:
+    """The parts that every target of a capture needs."""
+
+    context: CaptureContext
+    settings: TargetSettings
+    epoch: Epoch
+    history: HistoryWriter
+    progress: Progress
+    stopping: threading.Event
+
+    def follow(self, query_deliverer: QueryDeliverer) -> Target:
+        """Return the target that delivers nothing."""
+        context = self.context
+        return FollowTarget(
+            context.store,
+            self.epoch,
+            query_deliverer,
+            unmarked_bytes_max=self.settings.unmarked_bytes_max,
+            history=self.history,
+            selected_tables=self._selected_tables(),
+            progress=self.progress,
+            metrics=context.metrics,
+            log=context.log,
+        )
+
+    def deliver(
+        self, consumer: GroupConsumer | None, names: Mapping[Oid, str], types: TypeMapping, tables: SelectedVersions
+    ) -> tuple[Target, Liveness | None]:
+        """Return the configured target, or `consumer`'s, and the watch on a custom consumer.
+
+        `names`: of the databases, for people. `tables`: to check that the transforms fit them; raise `BadTransform`.
+        """
+        plugins = self.settings.plugins
+        transforms = GroupTransforms(plugins.transforms, types, self.epoch, names)
+        if plugins.transforms:
+            transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
+        selects = self.settings.selection.selects
+        changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables(), selects)
+        records = (self._selected_tables(), *(() if changes is None else (changes,)))
+        target, liveness = self._target(consumer, transforms, names, records)
+        if changes is not None:
+            target = MappedTarget(target, streamed=changes.announced, copied=changes.noted)
+        return target, liveness
+
+    def _target(
+        self,
+        consumer: GroupConsumer | None,
+        transforms: GroupTransforms,
+        names: Mapping[Oid, str],
+        records: Sequence[GroupRecord],
+    ) -> tuple[Target, Liveness | None]:
+        plugins = self.settings.plugins
+        if consumer is not None:
+            return self._custom(consumer, records)
+        if plugins.make_handler is not None:
+            return self._custom(self._pool(plugins.make_handler(), transforms, names), records)
+        if plugins.make_consumer is not None:
+            plugin = PluginConsumer(
+                plugins.make_consumer(),
+                transforms,
+                plugins.serializer,
+                SystemClock(),
+                poison=PoisonHandling.of(self.settings.poison, self.context, self.epoch),
+                retries=ParkedRetries(self.context, self.epoch),
+            )
+            return self._custom(plugin, records)
+        target: Target
+        target, liveness = (
+            (self._outbox(records), None)
+            if self.settings.fills_outbox
+            else self._custom(_built_in(self.settings.deliver, names), records)
+        )
+        if plugins.transforms:
+            target = MappedTarget(target, streamed=transforms.apply, copied=transforms.apply)
+        return target, liveness
+
+    def _pool(self, handler: AnyHandler, transforms: GroupTransforms, names: Mapping[Oid, str]) -> HandlerConsumer:
+        settings = self.settings
+        return HandlerConsumer(
+            handler,
+            transforms.plans,
+            settings.plugins.serializer,
+            names,
+            settings=PoolSettings(settings.pool, settings.deliver, settings.retry, settings.template),
+            context=self.context,
+            poison=PoisonHandling.of(settings.poison, self.context, self.epoch),
+            retries=ParkedRetries(self.context, self.epoch),
+        )
+
+    def _outbox(self, records: Sequence[GroupRecord]) -> Target:
+        context = self.context
+        context.metrics.outbox_capacity.set(context.store.identity.outbox_bytes_max)
+        return OutboxTarget(
+            context.store,
+            self.epoch,
+            history=self.history,
+            records=records,
+            progress=self.progress,
+            hold_bytes=self.settings.hold_bytes,
+            metrics=context.metrics,
+            log=context.log,
+            stopping=self.stopping,
+        )
+
+    def _custom(self, consumer: GroupConsumer, records: Sequence[GroupRecord]) -> tuple[Target, Liveness]:
+        context, deliver, retry = self.context, self.settings.deliver, self.settings.retry
+        liveness = Liveness(consumer, alive_s=deliver.alive_s, hang_s=deliver.hang_s)
+        target = ConsumerTarget(
+            consumer,
+            context.store,
+            self.epoch,
+            liveness=liveness,
+            history=self.history,
+            records=records,
+            unconfirmed_bytes_max=deliver.unconfirmed_bytes_max,
+            progress=self.progress,
+            stopping=self.stopping,
+            retry=RetryPolicy(deliver.retries_max, Backoff(retry.first_s, retry.max_s)),
+            metrics=context.metrics,
+            log=context.log,
+        )
+        return target, liveness
+
+    def _selected_tables(self) -> SelectedTables:
+        return SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
+
+
+def _built_in(config: DeliverConfig, names: Mapping[Oid, str]) -> GroupConsumer:
+    """Return the built-in consumer of the configuration, other than the outbox."""
+    if config.consumer == "null":
+        return NullConsumer()
+    if config.consumer == "jsonl":
+        return JsonlConsumer(config.jsonl_file, names)
+    raise InternalError(f"deliver.consumer {config.consumer!r} was not loaded as a plug-in")
