@@ -83,6 +83,7 @@ class ControlFile:
     system_identifier: SystemIdentifier
     catalog_version: int
     min_recovery_lsn: Lsn
+    min_recovery_timeline: TimelineId | None  # of it; None on a primary
     wal_level: int
     block_bytes: int
     segment_blocks: int  # blocks of one file of a relation
@@ -111,7 +112,7 @@ def parse_control(data: bytes, major: int, where: str) -> ControlFile:
     try:
         identifier, version, catalog_version = _IDENTITY.unpack_from(data)
         (crc,) = _CRC.unpack_from(data, fmt.control_crc_at)
-        min_recovery_lsn, _timeline = _MIN_RECOVERY.unpack_from(data, _MIN_RECOVERY_AT)
+        min_recovery_lsn, timeline = _MIN_RECOVERY.unpack_from(data, _MIN_RECOVERY_AT)
         (wal_level,) = _WAL_LEVEL.unpack_from(data, _WAL_LEVEL_AT)
         sizes = _SIZES.unpack_from(data, _SIZES_AT)
     except error:
@@ -120,7 +121,8 @@ def parse_control(data: bytes, major: int, where: str) -> ControlFile:
         raise NotABackup(f"{where} is of version {version}, not the {fmt.control_version} of PostgreSQL {major}")
     if google_crc32c.value(data[: fmt.control_crc_at]) != crc:
         raise BackupUnusable(f"{where} fails its checksum: it is damaged")
-    return ControlFile(SystemIdentifier(identifier), catalog_version, Lsn(min_recovery_lsn), wal_level, *sizes)
+    of_recovery = Lsn(min_recovery_lsn), TimelineId(timeline) if timeline else None
+    return ControlFile(SystemIdentifier(identifier), catalog_version, *of_recovery, wal_level, *sizes)
 
 
 def parse_label(text: str, where: str) -> BackupLabel:

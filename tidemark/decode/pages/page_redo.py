@@ -10,8 +10,9 @@ truncated are removed, here and from the backup's.
 from collections.abc import Mapping
 from typing import Protocol
 
-from tidemark.model.lsn import BlockNumber
+from tidemark.model.lsn import BlockNumber, format_lsn
 from tidemark.model.relation import RelFileLocator
+from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.heap_page import HeapPage, new_page
 from tidemark.wal.record import MAIN_FORK, BadRecord, BlockRef, Record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_SMGR, heap, heap2, heap_cleanup, smgr
@@ -84,7 +85,10 @@ class PageRedo:
             known = pages.get(block.block)
             if known is None:
                 what = f"changes page {block.block} of file {block.locator.rel} without an image of it before"
-                raise BadRecord(record.lsn, f"{what} (was full_page_writes off?)")
+                raise BackupUnusable(
+                    f"the WAL since the start of the backup {what}, at {format_lsn(record.lsn)}",
+                    hint="full_page_writes was off after the backup: set it to on, and take another backup",
+                )
             page = known
         return HeapPage(page, record.lsn)
 

@@ -8,6 +8,7 @@ manifest, each file is checked against it before it is read (`read_backup_manife
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from tidemark.decode.catalog.layout import CATALOG_OF_OID
@@ -59,6 +60,7 @@ class BackupFolder:
         self._archives = archives
         self._files = folder if archives is None else archives.copied
         self._listed: ManifestCheck | None = None
+        self._page_counts: dict[Path, int] = {}  # of the files that must stay until they are read
         version = self._small_file(VERSION_FILE)
         if version is None:
             raise _no_data_directory(folder)
@@ -161,34 +163,52 @@ class BackupFolder:
         while True:
             path = first.with_name(f"{first.name}.{number}") if number else first
             self._check_file(path)
+            begin = block = number * self.control.segment_blocks
             try:
                 with path.open("rb") as file:
-                    block = number * self.control.segment_blocks
                     while len(page := file.read(PAGE_BYTES)) == PAGE_BYTES:
                         yield BlockNumber(block), page
                         block += 1
             except FileNotFoundError:
+                self._check_count(path, 0)
                 return
             except OSError as error:
                 raise unreadable(path, error) from error
+            self._check_count(path, block - begin)
             number += 1
 
-    def has_file(self, locator: RelFileLocator) -> bool:
-        """Return whether a relation's file exists."""
+    def expect(self, locator: RelFileLocator) -> bool:
+        """Return whether a relation's file exists; from now on, a page of it that is gone is an error."""
         self.prefetch([locator])
         first = self._files / self._first_file(locator)
-        self._check_file(first)
-        try:
-            return first.exists()
-        except OSError as error:
-            raise unreadable(first, error) from error
+        for number in count():
+            path = first.with_name(f"{first.name}.{number}") if number else first
+            self._check_file(path)
+            try:
+                self._page_counts[path] = path.stat().st_size // PAGE_BYTES
+            except FileNotFoundError:
+                return number > 0
+            except OSError as error:
+                raise unreadable(path, error) from error
+        raise AssertionError("a relation has a last file")
+
+    def _check_count(self, path: Path, pages: int) -> None:
+        expected = self._page_counts.get(path, 0)
+        if pages < expected:
+            raise BackupUnusable(
+                f"{path} has {pages} pages; it had {expected} when reading began",
+                hint="keep the backup as it is until its rows are read",
+            )
 
     def page(self, locator: RelFileLocator, block: BlockNumber) -> bytes | None:
         """Return one page of a relation's file; None if it does not exist."""
         number, within = divmod(block, self.control.segment_blocks)
         first = self._files / self._first_file(locator)
         path = first.with_name(f"{first.name}.{number}") if number else first
-        return self._page_at(path, within)
+        page = self._page_at(path, within)
+        if page is None and within < self._page_counts.get(path, 0):
+            self._check_count(path, within)
+        return page
 
     def slru_page(self, name: str, number: int) -> bytes | None:
         """Return a page of pg_xact or of a part of pg_multixact; None if it does not exist."""

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from tidemark.io.host.disk import StateFull, is_full
-from tidemark.model.errors import StateError, TidemarkError
+from tidemark.model.errors import ConfigError, StateError, TidemarkError
 from tidemark.model.lsn import BlockNumber
 from tidemark.wal.versions import PAGE_BYTES
 
@@ -26,9 +26,15 @@ class ScratchFailed(StateError):
 
 
 class ScratchFull(StateFull):
-    """There is no space for temporary files, or as many as may be."""
+    """There is no space for temporary files."""
 
     hint = "provide space there, or use a later backup: the pages that were changed since it began are stored"
+
+
+class TooManyChangedPages(ConfigError):
+    """More pages were changed since the start of the backup than may be stored: reading again has the same result."""
+
+    hint = "use a later backup, or raise copy.spool_bytes"
 
 
 class PageCache:
@@ -40,7 +46,7 @@ class PageCache:
         self._folder = folder
         self._pages_max = pages_max
         self._changed_bytes_max = changed_bytes_max
-        self._changed = 0  # pages that were put for the first time
+        self._changed = 0  # pages of all files that are stored
         self._pages: OrderedDict[tuple[int, BlockNumber], bytearray] = OrderedDict()
         self._files = 0
 
@@ -67,11 +73,16 @@ class PageCache:
             (of_file, of_block), oldest = self._pages.popitem(last=False)
             self._write(of_file, of_block, oldest)
 
-    def count_changed(self) -> None:
-        """Count a page that was put for the first time; raise `ScratchFull` beyond the bound."""
-        self._changed += 1
+    def count_changed(self, pages: int) -> None:
+        """Count pages that were put for the first time or, below zero, removed.
+
+        Raise `TooManyChangedPages` beyond the bound.
+        """
+        self._changed += pages
         if self._changed * PAGE_BYTES > self._changed_bytes_max:
-            raise ScratchFull(f"more than {self._changed_bytes_max} bytes of pages were changed since the backup began")
+            raise TooManyChangedPages(
+                f"more than {self._changed_bytes_max} bytes of pages were changed since the backup began"
+            )
 
     def _path(self, file: int) -> Path:
         return self._folder / f"pages-{file}"
@@ -133,20 +144,22 @@ class PagesOfFile:
         if block >> 3 >= len(self._changed):
             self._changed.extend(bytes((block >> 3) + 1 - len(self._changed)))
         if not self._has(block):
-            self._cache.count_changed()
+            self._cache.count_changed(1)
         self._changed[block >> 3] |= 1 << (block & 7)
         self._cache.put(self._number, block, page)
 
     def truncate(self, blocks: int) -> None:
         """See `ChangedPages`."""
-        kept = blocks >> 3
+        kept, before = blocks >> 3, self._count()
         if kept < len(self._changed):
             del self._changed[kept + 1 :]
             self._changed[kept] &= (1 << (blocks & 7)) - 1
+        self._cache.count_changed(self._count() - before)
         self._kept_blocks = blocks if self._kept_blocks is None else min(blocks, self._kept_blocks)
 
     def create(self) -> None:
         """See `ChangedPages`."""
+        self._cache.count_changed(-self._count())
         self._changed.clear()
         self._kept_blocks = 0
 
@@ -168,6 +181,9 @@ class PagesOfFile:
             block = BlockNumber(number)
             if self._has(block):
                 yield block, self._cache.get(self._number, block)
+
+    def _count(self) -> int:
+        return int.from_bytes(self._changed, "little").bit_count()
 
     def _has(self, block: BlockNumber) -> bool:
         return block >> 3 < len(self._changed) and bool(self._changed[block >> 3] >> (block & 7) & 1)

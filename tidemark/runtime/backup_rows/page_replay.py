@@ -17,7 +17,7 @@ from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import BackupFolder
 from tidemark.io.backup.changed_pages import PageCache, PagesOfFile
 from tidemark.model.change import NO_COMMIT_TIME
-from tidemark.model.lsn import BlockNumber, Lsn
+from tidemark.model.lsn import XID_MASK, BlockNumber, Lsn, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.runtime.backup_rows.recovery_target import Progressed, do_nothing
 from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
@@ -47,7 +47,7 @@ class PageReplay:
         self._progress = progress
         self._files: Mapping[RelFileLocator, PagesOfFile] = {locator: cache.new_file() for locator in locators}
         self._redo = PageRedo(backup.format, self._files)
-        self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
+        self._log = CommitLog(partial(backup.slru_page, "pg_xact"), Xid(checkpoint.next_xid & XID_MASK))
         self._multixacts = Multixacts(
             partial(backup.slru_page, "pg_multixact/offsets"),
             partial(backup.slru_page, "pg_multixact/members"),
@@ -80,7 +80,7 @@ class PageReplay:
         """Raise `BackupUnusable` if the backup lacks a file."""
         self._backup.prefetch(self._files)
         for locator, pages in self._files.items():
-            if not pages.is_created and not self._backup.has_file(locator):
+            if not self._backup.expect(locator) and not pages.is_created:
                 raise BackupUnusable(f"{self._backup.folder} lacks file {locator.rel} of database {locator.db}")
 
     def pages(self, locator: RelFileLocator) -> Iterator[tuple[BlockNumber, bytes | bytearray]]:

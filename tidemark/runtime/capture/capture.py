@@ -146,7 +146,7 @@ class Capture:
             else (maker.follow(query_deliverer), None)
         )
         self._target = target
-        copy_kind = BackupCopy if may_copy_from_backup(settings.first_copy, view) else FirstCopy
+        copy_kind = BackupCopy if may_copy_from_backup(settings.first_copy, view, context.log) else FirstCopy
         first_copy = copy_kind(
             settings.first_copy,
             store,

@@ -62,16 +62,14 @@ class BackupTooOld(ConfigError):
     hint = "set copy.base_backup to a later backup, or remove it: the rows are then read from the node"
 
 
-def may_copy_from_backup(settings: CopySettings, view: StateView) -> bool:
+def may_copy_from_backup(settings: CopySettings, view: StateView, log: Log) -> bool:
     """Return whether the tables can be copied from the configured backup: nothing of the stream was delivered."""
-    if (
-        settings.copy.base_backup
-        and settings.copy.enabled
-        and view.beginning is not None
-        and view.delivered is not None
-    ):
-        return view.delivered.pointer.position.commit_lsn < view.beginning.lsn
-    return False
+    if not (settings.copy.base_backup and settings.copy.enabled and view.beginning and view.delivered):
+        return False
+    is_before = view.delivered.pointer.position.commit_lsn < view.beginning.lsn
+    if not is_before:
+        log.info("base backup is not used: changes were delivered before", backup=settings.copy.base_backup)
+    return is_before
 
 
 class BackupCopy:

@@ -29,7 +29,7 @@ from tidemark.decode.types.encodings import SERVER_ENCODINGS
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import DEFAULT_TABLESPACE, BackupFolder
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import INVALID_OID, Oid, Xid, format_lsn
+from tidemark.model.lsn import INVALID_OID, XID_MASK, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.runtime.replay.archive_blocks import archived_blocks
 from tidemark.runtime.replay.offline import ForeignArchive
@@ -89,7 +89,7 @@ def open_source(
     file = backup.relation_map(DEFAULT_TABLESPACE, anywhere)[PG_ATTRIBUTE.oid]
     pages = backup.pages(RelFileLocator(DEFAULT_TABLESPACE, anywhere, file))
     columns = columns_of((page for _, page in pages), backup.format.major)
-    reading = _Reading(backup, seed.layouts_of(columns))
+    reading = _Reading(backup, seed.layouts_of(columns), Xid(checkpoint.next_xid & XID_MASK))
     databases = {found.oid: found for found in reading.databases(selects, follows)}
     if not any(database.captured for database in databases.values()):
         raise ConfigError(
@@ -121,6 +121,7 @@ def check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpoi
     if (there := archive.history.timeline_at(label.start_lsn)) != label.timeline:
         began = f"timeline {label.timeline} at {format_lsn(label.start_lsn)}"
         raise ForeignArchive(f"the backup {backup.folder} began on {began}, where {archive.folder} is on {there}")
+    _check_branch(backup, archive)
     block = next(archived_blocks(archive, label.checkpoint_lsn), None)
     reported_by = block.record(0) if block is not None and block.lsns[0] == label.checkpoint_lsn else None
     checkpoint = (
@@ -135,13 +136,27 @@ def check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpoi
     return checkpoint
 
 
+def _check_branch(backup: BackupFolder, archive: ArchiveFolder) -> None:
+    """Raise `ForeignArchive` if a standby's backup has WAL of a branch that the archive does not have."""
+    control = backup.control
+    if not backup.label.from_standby or control.min_recovery_timeline is None:
+        return
+    there = archive.history.timeline_at(Lsn(control.min_recovery_lsn - 1))
+    if there != control.min_recovery_timeline:
+        reached = f"timeline {control.min_recovery_timeline} up to {format_lsn(control.min_recovery_lsn)}"
+        raise ForeignArchive(
+            f"the backup {backup.folder} has changes of {reached}, where {archive.folder} is on {there}",
+            hint="the rows of transactions that a failover lost are in it: take another backup",
+        )
+
+
 class _Reading:
     """The catalogs according to the backup's files alone: a first guess, since they are of different moments."""
 
-    def __init__(self, backup: BackupFolder, layouts: Mapping[Oid, CatalogLayout]) -> None:
+    def __init__(self, backup: BackupFolder, layouts: Mapping[Oid, CatalogLayout], next_xid: Xid) -> None:
         self._backup = backup
         self._layouts = layouts
-        self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
+        self._log = CommitLog(partial(backup.slru_page, "pg_xact"), next_xid)
 
     def databases(self, selects: Callable[[str], bool], follows: Callable[[str], bool]) -> Sequence[BackedUpDatabase]:
         """Return the selected databases that allow connections, and then the followed ones."""

@@ -104,7 +104,7 @@ class _BackupReplay:
         self._followed = followed
         stores = [store for mirror in self._mirrors for store in (mirror.store, mirror.shared.store)]
         self._images = page_seed.PageImages(heap.file for store in stores for heap in store.heaps.values())
-        self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
+        self._log = CommitLog(partial(backup.slru_page, "pg_xact"), self._older_than)
         self._multixacts = Multixacts(
             partial(backup.slru_page, "pg_multixact/offsets"),
             partial(backup.slru_page, "pg_multixact/members"),

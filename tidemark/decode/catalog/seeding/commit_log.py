@@ -3,6 +3,7 @@
 pg_xact has two bits for each transaction. A backup copies its pages at any moment, but transactions that ended before
 the backup's first checkpoint were on disk by then; all later ends are in WAL from its redo LSN on, and are recorded
 here over the pages. The same holds for pg_multixact: where the members of each multixact begin, and their xids.
+So a page that was in use before the checkpoint must be there: without it, committed rows would be taken for open ones.
 """
 
 from array import array
@@ -11,6 +12,7 @@ from struct import Struct
 
 from tidemark.decode.catalog.transactions import XidStatus, precedes
 from tidemark.model.lsn import FIRST_NORMAL_XID, INVALID_XID, Xid
+from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.rmgr.multixact import FIRST_UPDATER, MultixactCreated
 from tidemark.wal.versions import PAGE_BYTES
 
@@ -34,8 +36,10 @@ MEMBERS_MAX = 1 << 20  # of one multixact: limited by the number of backends, wh
 class CommitLog:
     """Which transactions have ended, and how."""
 
-    def __init__(self, read_page: ReadPage) -> None:
+    def __init__(self, read_page: ReadPage, next_xid: Xid) -> None:
+        """`next_xid` was next at the start of the WAL: the pages of earlier transactions are in the backup."""
         self._read_page = read_page
+        self._next_xid = next_xid
         self._pages: dict[int, bytearray] = {}  # pages that were read: 1 MB for four million transactions
         self._oldest_running: Xid | None = None
 
@@ -63,8 +67,14 @@ class CommitLog:
         number, rest = divmod(xid, _XIDS_PER_PAGE)
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = bytearray(self._read_page(number) or bytes(PAGE_BYTES))
+            page = self._pages[number] = bytearray(self._read_page(number) or self._new_page(number))
         return page, rest // _XIDS_PER_BYTE, 2 * (rest % _XIDS_PER_BYTE)
+
+    def _new_page(self, number: int) -> bytes:
+        """Return the page of transactions that began after the start of the WAL; raise `BackupUnusable` otherwise."""
+        if precedes(Xid(number * _XIDS_PER_PAGE), self._next_xid):
+            raise BackupUnusable(f"page {number} of pg_xact, with the status of transactions, is not in the backup")
+        return bytes(PAGE_BYTES)
 
 
 class Multixacts:
