@@ -2,14 +2,18 @@
 
 import pytest
 
+from tidemark.model.lsn import Oid
 from tidemark.pipeline.sinks.write_costs import (
     BYTES_MAX,
     BYTES_MIN,
     BYTES_START,
+    CHANGES_BYTES_MIN,
     MEASURED_BYTES_MIN,
+    MERGES,
     MIB,
     TIMES_MAX,
     CostLine,
+    MergeCosts,
     RunWriter,
     WriteCosts,
 )
@@ -87,3 +91,34 @@ def test_a_time_that_falls_with_the_bytes_is_taken_as_a_fixed_one() -> None:
         line.record(1 * MIB, 2.0)
         line.record(9 * MIB, 1.0)
     assert line.seconds(0) == line.seconds(64 * MIB) > 0
+
+
+ORDERS, ITEMS = (Oid(1), Oid(10)), (Oid(1), Oid(11))
+
+
+def test_a_merge_pays_by_the_files_that_it_rewrites_too() -> None:
+    costs, threshold = MergeCosts(), MERGES.start
+    changes = 4 * MIB
+    assert not costs.pays(ORDERS, changes, 0)
+    assert not costs.pays(ORDERS, changes, threshold - changes - 1)
+    assert costs.pays(ORDERS, changes, threshold - changes + 1)
+
+
+def test_a_merge_is_expected_to_rewrite_as_much_for_a_byte_as_the_last_one_of_the_table() -> None:
+    costs = MergeCosts()
+    assert costs.changes_min(ORDERS) is None
+    costs.record(RunWriter.DRIVER, ORDERS, 100, 1500, 0.001)  # too small to say something about the time of a byte
+    assert costs.pays(ORDERS, MERGES.start // 16 + 1, None)
+    assert not costs.pays(ORDERS, MERGES.start // 16 - 1, None)
+    assert not costs.pays(ITEMS, MERGES.start - 1, None), "another table says nothing"
+    assert costs.changes_min(ORDERS) == pytest.approx(MERGES.start / 16, abs=1)
+    costs.record(RunWriter.DRIVER, ORDERS, 1, 1_000_000, 0.001)
+    assert costs.changes_min(ORDERS) == CHANGES_BYTES_MIN
+
+
+def test_the_threshold_of_merges_stays_within_its_own_bounds() -> None:
+    for writer, expected in ((RunWriter.DRIVER, MERGES.least), (RunWriter.EXECUTORS, MERGES.most)):
+        costs = MergeCosts()
+        for number in range(40):
+            costs.record(writer, ORDERS, MERGES.start, MERGES.start * (1 + number % 3), 60.0)
+        assert costs.changes_min(ORDERS) == pytest.approx(expected / (1 + (1 + 39 % 3)), abs=1)
