@@ -61,7 +61,7 @@ def test_counts_and_numbers_are_the_same_through_a_kill_in_the_middle_of_a_large
         TIDEMARK_DELIVER__CONSUMER="jsonl",
         TIDEMARK_DELIVER__JSONL_FILE=str(path),
         TIDEMARK_DELIVER__TRANSACTIONS="true",
-        TIDEMARK_DELIVER__GROUP_ROWS_MAX="100",
+        TIDEMARK_DELIVER__GROUP_ROWS_MAX="10",  # 6,000 groups: longer than the writes before the kill
         TIDEMARK_DELIVER__IDLE_POINTER_S="3600",  # only groups write to the state
         TIDEMARK_FAILPOINT="write-inside:11",  # each confirms some groups, at most a hundred times a second
     ) as sidecar:
