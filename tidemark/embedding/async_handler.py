@@ -50,7 +50,7 @@ class AsyncHandler(Generic[Handled]):
     async def running(self, engine: Engine) -> AsyncIterator[Engine]:
         """Start `engine`; at the end stop it, and raise the error that ended it unless the block raised another."""
         if self._loop is not None:
-            raise ConfigError("an AsyncHandler is of one engine", hint="make one for each engine")
+            raise ConfigError("an AsyncHandler belongs to one engine", hint="create one for each engine")
         self._loop = asyncio.get_running_loop()
         starting = asyncio.ensure_future(asyncio.to_thread(engine.start))
         # A thread of its own: those of the loop's executor may all be busy with the application's work.

@@ -128,7 +128,7 @@ def _around(items: Sequence[PartItem], error: PoisonChange) -> tuple[tuple[PartI
     batch = items[error.item] if 0 <= error.item < len(items) else None
     if not isinstance(batch, Batch) or not 0 <= error.index < len(batch):
         raise ConsumerFailed(
-            f"the handler raised PoisonChange for change {error.index} of item {error.item}, which it did not get",
+            f"the handler raised PoisonChange for change {error.index} of item {error.item}, which it did not receive",
             hint="index counts the changes of one batch from 0, item the batches and events of a delivery",
         ) from error
     at = error.index

@@ -43,7 +43,7 @@ class WorkerRaised(ConsumerFailed):
     """The handler or the serializer raised in a worker process."""
 
     disposition = Disposition.RETRY
-    hint = "the error is one of the handler: correct it; unconfirmed changes are delivered again after a restart"
+    hint = "the error is in the handler: correct it; unconfirmed changes are delivered again after a restart"
 
     def __init__(self, kind: str, text: str, *, is_final: bool, progress: WorkerProgress) -> None:
         """`kind`: the class of the error. `text`: may have values of rows."""

@@ -41,7 +41,7 @@ class _JsonRecords(Serializer):
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
         """Return the records of a batch. Raise `SerializerFailed` for flat rows."""
         if AFTER not in batch.arrow.schema.names:
-            raise SerializerFailed(f"{type(self).__name__}: the rows of {batch.table} are flat: leave out Flatten")
+            raise SerializerFailed(f"{type(self).__name__}: the rows of {batch.table} are flat: omit Flatten")
         shown = ChangeBatch(_DATABASE, shown_relation(batch), batch.arrow)
         values = self._values(shown, batch.database, now_ns)
         if values is None:

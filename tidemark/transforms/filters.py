@@ -77,7 +77,7 @@ class Route(Transform):
         if not to or not found <= PLACEHOLDERS:
             raise BadTransform(f"Route({to!r}): it may have {{{'}, {'.join(sorted(PLACEHOLDERS))}}}, and no others")
         if ("value" in found) != (by is not None):
-            raise BadTransform(f"Route({to!r}): {{value}} and by=... need each other")
+            raise BadTransform(f"Route({to!r}): {{value}} and by=... require each other")
         self._to = to
         self._by = SqlExpression(by, f"{self}: by") if by is not None else None
         self._where = SqlExpression(where, f"{self}: where") if where is not None else None

@@ -130,7 +130,7 @@ class OnRow(Transform):
     def _checked(self, side: Mapping[str, object] | None, shape: TableShape) -> Mapping[str, object] | None:
         if side is not None and (unknown := [name for name in side if name not in shape.names]):
             raise TransformFailed(
-                f"{self}: it returned a column {unknown[0]}, which {shape.table} has not",
+                f"{self}: it returned a column {unknown[0]}, which {shape.table} does not have",
                 hint="use OnBatch to add columns",
             )
         return side

@@ -32,7 +32,7 @@ def secret_file(path: str | Path) -> Secret:
 def secret_environment(name: str) -> Secret:
     """Return the value of a variable of the environment, without white space around it, as a secret."""
     if name not in os.environ:
-        raise BadSecret(f"the variable {name} of the environment, which has a secret, is not set")
+        raise BadSecret(f"the environment variable {name}, which must contain a secret, is not set")
     return Secret(_checked(os.environ[name].strip().encode(), f"the variable {name}", KEY_BYTES_MIN, BadSecret))
 
 

@@ -36,7 +36,7 @@ def check_columns(table: Table) -> None:
 
 def _difference(before: Schema | None, after: Schema) -> str:
     if before is None:
-        return "the former ones are no longer known"
+        return "the former columns are no longer known"
     old, new = _texts(before), _texts(after)
     return (
         ", ".join(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))) or "their order"

@@ -188,7 +188,7 @@ class ReplayedTable:
                 return
             raise ReplayRefused(
                 f"{self._name}: an earlier version of Tidemark delivered the {last.kind} at {last.position} without "
-                f"its commit time, and whether that is before {moment} is unknown",
+                f"its commit time, so it is unknown whether that is before {moment}",
                 hint="name an LSN as the moment",
             )
 

@@ -63,7 +63,7 @@ def _lock(descriptor: int, folder: Path, to: Path) -> None:
     except FileNotFoundError:
         is_same = False
     if not is_same:  # the other one ended, and removed its folder before this lock
-        raise TargetInUse(f"another replay wrote {to} until now")
+        raise TargetInUse(f"another replay has just written {to}")
 
 
 def _empty(folder: Path) -> None:

@@ -341,7 +341,7 @@ class ObjectStore:
                 # NB: a store also refuses a request beside another one for this name, of which nothing may be left.
             else:
                 return
-        raise self._failure(path, OSError(f"{CREATES_MAX} requests to create {path} were refused, and it is not there"))
+        raise self._failure(path, OSError(f"{CREATES_MAX} requests to create {path} were refused, but it is missing"))
 
     def _content(self, path: str) -> bytes | None:
         try:

@@ -340,8 +340,8 @@ class ConsumerTarget:
             if offered.group is group:
                 return number
         raise ConsumerFailed(
-            "the consumer confirmed a group that is confirmed already, or that it has not drawn",
-            hint="on_events returns true, false, or a group that it drew and has not confirmed",
+            "the consumer confirmed a group that is confirmed already, or that it has not read",
+            hint="on_events returns true, false, or a group that it has read and not confirmed",
         )
 
     def _draw(self) -> Iterator[ChangeGroup]:

@@ -259,7 +259,7 @@ class ParkedRetries:
         if damaged and not self._has_warned:
             self._has_warned = True
             self._log.error(
-                "parked changes are damaged and cannot be handed over; see `cdcctl parked list`", count=len(damaged)
+                "parked changes are damaged and cannot be retried; see `cdcctl parked list`", count=len(damaged)
             )
         if len(self._due) == RETRIES_READ_MAX:
             self._asked_s = -RETRY_POLL_S  # there may be more

@@ -321,4 +321,4 @@ class PoolConsumer:
     def _warn_once(self, item: EngineEvent) -> None:
         if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary | TransactionBoundary):
             self._left_out.add(type(item))
-            self._log.warning("an event is not delivered: there is no on_event", kind=type(item).__name__)
+            self._log.warning("an event is left out: the handler has no on_event", kind=type(item).__name__)

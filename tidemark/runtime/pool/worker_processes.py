@@ -22,7 +22,7 @@ class WorkerEnded(ConsumerFailed):
     """A worker process ended inside of a call."""
 
     disposition = Disposition.RETRY
-    hint = "see the kernel's log: was it killed, or out of memory?"
+    hint = "see the kernel's log: it may have been killed, or out of memory"
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"the worker process {pid} ended while it handled a batch")

@@ -106,7 +106,7 @@ def listening(config: ServerConfig, folder: StateFolder, listen: str, *, insecur
             hint="set server.tls_certificate and server.tls_key; on a loopback address, --insecure-loopback omits TLS",
         )
     if not is_loopback(host.strip("[]")):
-        raise BadListening(f"--insecure-loopback: {host} is no loopback address: other hosts could read the rows")
+        raise BadListening(f"--insecure-loopback: {host} is not a loopback address: other hosts could read the rows")
     return Listening(f"{PLAIN}://{listen}", token)
 
 
