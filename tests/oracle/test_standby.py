@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import IO
+from typing import IO, NoReturn
 
 import pytest
 
@@ -164,7 +164,12 @@ def test_a_new_primary_without_records_that_were_decoded_ends_the_stream(new_clu
             SteadyStream(standby.dsn("postgres", ROLE), identifier, dead_lsn, TimelineId(1)) as later,
             pytest.raises(DeadBranchDelivered, match="but timeline 1 is to be read from"),
         ):
-            later.read(1.0)
+            read_on(later)
+
+
+def read_on(stream: SteadyStream) -> NoReturn:
+    while True:
+        stream.read(1.0)
 
 
 def lose_primary_inside_a_record(
