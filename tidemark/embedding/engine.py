@@ -51,10 +51,12 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import EngineEvent
+from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.model.poison import Poison
 from tidemark.model.position import Partition, Position
 from tidemark.model.relation import Relation
+from tidemark.model.table_name import TableName
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
@@ -275,6 +277,21 @@ class Engine(Stoppable):
         has stopped raises `ConfigError`.
         """
         self._signals.send(signal, text)
+
+    def recopy(self, *tables: str) -> None:
+        """Request a new copy of the present rows of tables, from any thread; it comes while changes stream.
+
+        tables: names as `schema.table`, or `database.schema.table`. The request is durable when this returns: a stop or
+        a kill does not lose it. A table that does not exist, is not selected, or cannot be read is an error that names
+        it, and nothing is requested. The rows are a new generation: they come between two `CopyBoundary` events, have
+        the operation `c`, and replace all earlier rows of the table.
+        """
+        names = [TableName.parse(table) for table in dict.fromkeys(tables)]
+        if self._template is not None:
+            self._template.check_is_owner()
+        if self._capture is None or not names:
+            raise ConfigError("recopy needs a running engine, and names of tables")
+        self._capture.recopy(names)
 
     def _part_pool(self) -> PartPool[PoolPart]:
         options, retry = self._options, self._config.retry

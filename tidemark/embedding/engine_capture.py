@@ -5,23 +5,30 @@ continues where this one ends, and no change is delivered twice. A handler or a 
 `deliver.stop_s` gets further changes first, and is held again later, each time for longer.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.node.node_queries import NodeQueries
 from tidemark.io.process.config import Config
 from tidemark.io.state.locking.heartbeat import START_S_MAX, Slot
+from tidemark.io.state.state import StateStore
+from tidemark.model.errors import ConfigError
 from tidemark.model.position import Epoch
+from tidemark.model.table_name import TableName
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopy_restart import RecopyRestart
+from tidemark.runtime.first_copy.recopying import request_recopies
+from tidemark.runtime.first_copy.table_finder import TableFinder, captured_databases, present_lsn
 from tidemark.runtime.pool.pool_consumer import PoolConsumer
 
 HOLD_S_MAX = 600.0  # of the consumer before a restart; as long as this again lies between two holds
 
 
 class EngineCapture:
-    """Runs the capture of an engine, and restarts it for copies. For one thread."""
+    """Runs the capture of an engine, and restarts it for copies. One thread calls all but `recopy`."""
 
     def __init__(
         self,
@@ -44,6 +51,8 @@ class EngineCapture:
         self._hold_s = config.deliver.stop_s
         self._held_until_s: float | None = None  # None: the consumer is not held
         self._not_before_s = 0.0
+        self._is_over = False
+        self._using_store = threading.Lock()  # by `recopy`, which any thread calls
         self._capture: Capture | None = self._next_capture()
 
     def start(self) -> None:
@@ -60,13 +69,33 @@ class EngineCapture:
         return error
 
     def stop(self) -> None:
-        """Stop the capture, if there is one."""
+        """Stop the capture, if there is one; no request is accepted any more."""
+        with self._using_store:
+            self._is_over = True
         capture, self._capture = self._capture, None
         try:
             if capture is not None:
                 capture.stop()
         finally:
             self._node_queries.close()
+
+    def recopy(self, names: Sequence[TableName]) -> None:
+        """Make a request for copies durable; raise if a table does not exist, is not selected, or cannot be read."""
+        with self._open_store() as store:
+            identity, databases = store.identity, captured_databases(store)
+        dsn, selection = self._config.capture.dsn, self._config.select.selection()
+        requested = TableFinder(dsn, selection, identity.system_identifier, databases).find(names)
+        after_lsn = present_lsn(dsn)
+        with self._open_store() as store:
+            request_recopies(store, requested, after_lsn, self._clock.wall_us())
+
+    @contextmanager
+    def _open_store(self) -> Iterator[StateStore]:
+        """Keep the state open; raise if it is closed, or about to be."""
+        with self._using_store:
+            if self._is_over:
+                raise ConfigError("the engine has stopped: it copies no tables")
+            yield self._store
 
     def _next_capture(self) -> Capture:
         self._recopies.queue(self._epoch)

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.embedding.test_engine import DEADLINE_S, QUICK, leaves_nothing
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
-from tidemark import ALWAYS, Batch, Change, CommitPolicy, CopyBoundary, Engine, EngineEvent, Order, every
+from tidemark import ALWAYS, Batch, Change, CommitPolicy, ConfigError, CopyBoundary, Engine, EngineEvent, Order, every
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import parse_lsn
@@ -135,6 +135,16 @@ def engine(cluster: Cluster, database: str, state: Path) -> EngineMaker:
     return EngineMaker(cluster.dsn(database), state)
 
 
+@contextmanager
+def older_transaction(cluster: Cluster, database: str) -> Iterator[None]:
+    """Keep a transaction open that changes nothing: a requested copy waits for it."""
+    with cluster.connect(database) as session:
+        session.execute(b"BEGIN")
+        session.execute(b"SELECT pg_current_xact_id()")
+        yield
+        session.execute(b"ROLLBACK")
+
+
 @pytest.mark.feature("A38")
 @pytest.mark.parametrize("workers", [SERIAL, POOL])
 def test_tables_that_a_rewind_queued_are_copied_while_the_engine_runs(
@@ -164,3 +174,87 @@ def check_other_stream(stream: Stream) -> None:
     """Check that the stream of the table that is not copied again is neither cut nor doubled."""
     ids = sorted(number for number in stream.inserted("other") if isinstance(number, int))
     assert ids == list(range(ids[0], ids[-1] + 1))
+
+
+@pytest.mark.feature("A38")
+@pytest.mark.parametrize("workers", [SERIAL, POOL])
+def test_a_requested_copy_comes_while_changes_stream_and_replaces_the_rows_of_its_table(
+    cluster: Cluster, database: str, engine: EngineMaker, workers: int
+) -> None:
+    stream = engine.stream
+    with leaves_nothing(cluster), engine(workers, every(seconds=3600)) as running:
+        wait_until(lambda: stream.copied("item") == stream.copied("other") == [1])
+        with changing(cluster, database):
+            wait_until(lambda: len(stream.inserted("other")) > 20)
+            running.recopy("item")
+            wait_until(lambda: stream.copied("item") == [1, 2])
+            wait_until(lambda: len(stream.inserted("item")) > 200)
+        for table in ("item", "other"):
+            wait_until(lambda: stream.rows(table) == source_rows(cluster, database, table))  # noqa: B023 - called at once
+    assert stream.copied("other") == [1]
+    check_other_stream(stream)
+
+
+@pytest.mark.feature("A38")
+def test_a_handler_that_does_not_return_delays_a_copy_and_gets_its_batch_once(
+    cluster: Cluster, database: str, engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = engine.stream
+    with leaves_nothing(cluster), engine(stop_s=1.0) as running:
+        wait_until(lambda: stream.copied("item") == stream.copied("other") == [1])
+        stream.closed_to = -1
+        with older_transaction(cluster, database):
+            running.recopy(f"{database}.public.item")
+            cluster.sql("INSERT INTO other VALUES (-2, 'after the request')", database)
+            wait_until(lambda: -2 in stream.inserted("other"))
+            cluster.sql("INSERT INTO other VALUES (-1, 'the handler keeps it')", database)
+            wait_until(stream.inside.is_set)
+        wait_until(lambda: "the handler did not finish what it has" in caplog.text)
+        cluster.sql("INSERT INTO other VALUES (-3, 'the stream continues')", database)
+        wait_until(lambda: -3 in stream.inserted("other"))
+        assert stream.copied("item") == [1]
+        stream.leave.set()
+        wait_until(lambda: stream.copied("item") == [1, 2])
+        for table in ("item", "other"):
+            wait_until(lambda: stream.rows(table) == source_rows(cluster, database, table))  # noqa: B023 - called at once
+    assert sorted(stream.inserted("other"), key=str) == [-1, -2, -3]
+
+
+@pytest.mark.feature("A38")
+def test_a_request_survives_a_stop_and_the_next_start_copies(
+    cluster: Cluster, database: str, engine: EngineMaker
+) -> None:
+    stream = engine.stream
+    with engine() as running:
+        wait_until(lambda: stream.copied("item") == stream.copied("other") == [1])
+        with older_transaction(cluster, database):
+            running.recopy("item")
+            running.stop()
+    with engine():
+        wait_until(lambda: stream.copied("item") == [1, 2])
+        assert stream.rows("item") == source_rows(cluster, database, "item")
+    assert stream.copied("other") == [1]
+
+
+@pytest.mark.feature("A38")
+def test_a_request_that_cannot_be_served_names_its_tables_and_requests_nothing(
+    cluster: Cluster, database: str, state: Path, engine: EngineMaker
+) -> None:
+    cluster.sql("CREATE TABLE hidden (id int PRIMARY KEY)", database)
+    waiting = engine()
+    with pytest.raises(ConfigError, match="needs a running engine"):
+        waiting.recopy("item")
+    with engine() as running:
+        for names, message in (
+            (["item", "nowhere"], "public.nowhere does not exist"),
+            (["hidden"], "public.hidden is not selected"),
+            (["elsewhere.public.item"], "is in a database that is not captured"),
+            (["a..b"], "not a table's name"),
+            ([], "names of tables"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                running.recopy(*names)
+    with pytest.raises(ConfigError, match="has stopped"):
+        running.recopy("item")
+    with StateStore.open(StateFolder(state)) as store:
+        assert not store.recopies().tables
