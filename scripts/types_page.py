@@ -103,7 +103,7 @@ The section `[types]` of the configuration selects them, for all tables of a cap
 
 ## Encodings
 
-Database encodings other than UTF8 are transcoded, each character as the server itself would: {encodings}.
+Database encodings other than UTF8 are transcoded, each character as by the server itself: {encodings}.
 Others (EUC_TW, MULE_INTERNAL) are refused by name.
 """
 
@@ -122,7 +122,7 @@ def rows() -> list[str]:
     for name, made in MADE.items():
         lines.append(row(name, made.arrow_type, made.note))
     lines.append(f"| arrays of all these | list | ARRAY | {ArrayCodec.note} |\n")
-    return [*lines, row("any other type, and what is made of it", RawCodec.arrow_type, RawCodec.note)]
+    return [*lines, row("any other type, and types that contain it", RawCodec.arrow_type, RawCodec.note)]
 
 
 def row(name: str, arrow: pa.DataType, note: str) -> str:

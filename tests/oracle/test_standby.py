@@ -1,8 +1,8 @@
 """A hot standby as the source: the decoded lines equal those of the primary's own test_decoding."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import IO
+from typing import IO, NoReturn
 
 import pytest
 
@@ -19,13 +19,16 @@ from tests.support.oracles.oracle import (
 )
 from tests.support.oracles.oracle_rounds.round import assert_equal, follow
 from tests.support.processes.waiting import let_pass
-from tests.support.servers.postgres import StopMode, sql
+from tests.support.servers.postgres import Cluster, StopMode, sql
+from tests.support.servers.proxies import cable
 from tests.support.servers.standby import promote, standby_of, wait_until_replayed
 from tests.support.workloads.random_sessions.crew import Crew
 from tests.support.workloads.random_sessions.objects import load_for
 from tests.support.workloads.workloads import run_script
-from tidemark.model.lsn import FullXid, Lsn, parse_lsn
+from tidemark.model.lsn import FullXid, Lsn, TimelineId, parse_lsn
 from tidemark.model.snapshot import ReplayedSnapshot
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
+from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark.wal.versions import PAGE_BYTES
 
 SETTINGS = {"autovacuum_naptime": "1s", "max_wal_size": "128MB", "wal_keep_size": "2GB", "max_connections": "40"}
@@ -113,10 +116,68 @@ def read_to(fence: str, lines: IO[str]) -> list[str]:
 def test_a_record_that_was_sent_in_part_is_dropped_where_the_next_timeline_begins(new_cluster: NewCluster) -> None:
     primary = new_cluster()
     ensure_role(primary)
-    primary.sql("CREATE TABLE lost (a int, v text)")
-    with standby_of(primary) as standby, closing(primary.connect(autocommit=False)) as lost:
+    with standby_of(primary) as standby:
         ours = OurSide(standby, ["postgres"])
         ours.settle()
+        framer = ours.changes.decoding.framer
+        lose_primary_inside_a_record(primary, standby, ours)
+        assert_promoted_lines(standby, ours)
+        assert ours.changes.decoding.framer is not framer
+        ours.changes.close()
+
+
+@pytest.mark.feature("I33")
+def test_a_connection_that_breaks_during_the_promotion_continues_at_the_fork(new_cluster: NewCluster) -> None:
+    primary = new_cluster()
+    ensure_role(primary)
+    with standby_of(primary) as standby, cable(standby.port) as way:
+        ours = OurSide(standby, ["postgres"], proxy_port=way.port)
+        ours.settle()
+        framer = ours.changes.decoding.framer
+        lose_primary_inside_a_record(primary, standby, ours, before_promotion=way.cut)
+        assert_promoted_lines(standby, ours)
+        assert ours.changes.decoding.framer is not framer
+        ours.changes.close()
+
+
+@pytest.mark.feature("I33")
+def test_a_new_primary_without_records_that_were_decoded_ends_the_stream(new_cluster: NewCluster) -> None:
+    primary = new_cluster()
+    ensure_role(primary)
+    primary.sql("CREATE TABLE lost (a int)")
+    with standby_of(primary) as standby, cable(primary.port) as way:
+        ours = OurSide(primary, ["postgres"], proxy_port=way.port)
+        ours.settle()
+        wait_until_replayed(standby, primary)
+        standby.stop()
+        primary.sql("INSERT INTO lost VALUES (1)")
+        ours.read_until(emit_fence(primary, "postgres"))
+        primary.stop(StopMode.KILL)
+        standby.start()
+        promote(standby)
+        way.lead_to(standby.port)
+        with pytest.raises(DeadBranchDelivered, match="but timeline 1 was decoded up to"):
+            ours.read_until(emit_fence(standby, "postgres"))
+        ours.changes.close()
+        identifier, dead_lsn = ours.seed.node.system_identifier, ours.changes.decoded_lsn
+        with (
+            SteadyStream(standby.dsn("postgres", ROLE), identifier, dead_lsn, TimelineId(1)) as later,
+            pytest.raises(DeadBranchDelivered, match="but timeline 1 is to be read from"),
+        ):
+            read_on(later)
+
+
+def read_on(stream: SteadyStream) -> NoReturn:
+    while True:
+        stream.read(1.0)
+
+
+def lose_primary_inside_a_record(
+    primary: Cluster, standby: Cluster, ours: OurSide, before_promotion: Callable[[], object] = bool
+) -> None:
+    """Kill the primary after a part of a record was read from its standby, which is then promoted."""
+    primary.sql("CREATE TABLE lost (a int, v text)")
+    with closing(primary.connect(autocommit=False)) as lost:
         ours.read_until(emit_fence(primary, "postgres"))
         framer = ours.changes.decoding.framer
         sql(lost, "INSERT INTO lost SELECT n, repeat('x', 300) FROM generate_series(1, 3000) n")
@@ -126,10 +187,13 @@ def test_a_record_that_was_sent_in_part_is_dropped_where_the_next_timeline_begin
         while framer.fed_lsn is None or framer.fed_lsn < inserted - inserted % PAGE_BYTES:
             follow(ours, 0.1)
         primary.stop(StopMode.KILL)
-        promote(standby)
-        server = ServerSide(standby, "postgres")
-        run_script(standby, "postgres", "two_phase")
-        ours.read_until(emit_fence(standby, "postgres"))
-        assert ours.changes.decoding.framer is not framer
-        assert_same_lines("behind the fork", server.lines(), ours.new_lines("postgres"))
-        ours.changes.close()
+    before_promotion()
+    promote(standby)
+
+
+def assert_promoted_lines(standby: Cluster, ours: OurSide) -> None:
+    """Compare the lines of changes on the new primary."""
+    server = ServerSide(standby, "postgres")
+    run_script(standby, "postgres", "two_phase")
+    ours.read_until(emit_fence(standby, "postgres"))
+    assert_same_lines("after the fork", server.lines(), ours.new_lines("postgres"))

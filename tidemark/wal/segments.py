@@ -143,6 +143,11 @@ class TimelineHistory:
         """Return the LSN where this history left `timeline`; None if it never did, or was never on it."""
         return next((span.end_lsn for span in self.spans if span.timeline == timeline), None)
 
+    def fork_before(self, timeline: int, lsn: int) -> Lsn | None:
+        """Return where this history left `timeline`, if WAL of `timeline` up to `lsn` is not part of it; else None."""
+        fork_lsn = self.switch_lsn(timeline)
+        return fork_lsn if fork_lsn is not None and fork_lsn < lsn else None
+
     def __contains__(self, timeline: object) -> bool:
         return any(span.timeline == timeline for span in self.spans)
 

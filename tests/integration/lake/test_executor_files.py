@@ -4,11 +4,12 @@ Here the other processes are calls in this one: each run is written in parts, as
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import IDENTITY, Crash, CrashAt, folder_of, log_rows, replica_rows
 from tests.support.lakes.writers_here import WritersHere
@@ -23,8 +24,11 @@ from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.portions import Writers, feeds
 from tidemark.pipeline.merge import data_files, merge_tasks
+from tidemark.pipeline.merge.merge_tasks import MergeTask
+from tidemark.pipeline.merge.merging import MergedFiles
 from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles
 from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.steps import PackedRun
 from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import ValueHeader
@@ -85,6 +89,46 @@ def test_runs_that_others_write_leave_each_change_once_through_crashes(tmp_path:
         assert replica_rows(tmp_path / "lake", at) == table.expected()
         log = log_rows(tmp_path / "lake", at)
         assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
+
+
+class CompactedBeside(WritersHere):
+    """Writers beside another program, which compacts a replica when a run is merged into it for the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = Counter[tuple[str, OutboxSequence]]()
+        self.conflicts: set[tuple[str, OutboxSequence]] = set()
+
+    def merge(self, target: ReplicaFiles, run: PackedRun, tasks: Sequence[MergeTask]) -> list[MergedFiles]:
+        found = super().merge(target, run, tasks)
+        of, table = (target.uri, run.sequence), DeltaTable(target.uri)
+        self.times[of] += 1
+        if self.times[of] == 1:
+            table.optimize.compact()
+            there = set(table.file_uris())
+            pairs = zip(tasks, found, strict=True)
+            removed = {task.added["path"][file].as_py() for task, files in pairs for file in files.removed}
+            if any(f"{target.uri}/{path}" not in there for path in removed):
+                self.conflicts.add(of)
+        return found
+
+
+@pytest.mark.feature("L06")
+@pytest.mark.usefixtures("small_tasks")
+def test_a_merge_is_made_again_by_others_after_maintenance_between_its_files_and_its_commit(tmp_path: Path) -> None:
+    folder, world, writers = StateFolder(tmp_path / "state"), RandomTables(1), CompactedBeside()
+    make_state(folder.root)
+    feed(folder.root, world.groups(GROUPS))
+    with OutboxReader.open(folder) as outbox:
+        lake = lake_of(tmp_path / "lake", writers)
+        for portion in feeds(outbox, outbox.outbox_id, NO_SEQUENCE, outbox.head(), PORTION, writers=ALL):
+            lake.apply(portion.lake_batch)
+    assert writers.conflicts
+    assert {writers.times[of] for of in writers.conflicts} == {2}
+    assert max(writers.times.values()) == 2, "not more often than the table is compacted"
+    assert writers.rewritten[RunWriter.DRIVER] == 0, "no merge is left to this process"
+    for table in world.tables:
+        assert replica_rows(tmp_path / "lake", folder_of(table.relation)) == table.expected()
 
 
 def test_without_writers_each_row_is_read_before_the_portion_is_written(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ class OurSide:
     fences: set[str] = field(default_factory=set)
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     spill: SpillPort | None = None
+    proxy_port: int | None = None  # of a proxy on this host that leads to the server
 
     def __post_init__(self) -> None:
         ensure_role(self.cluster)
@@ -182,7 +183,8 @@ class OurSide:
 
     @property
     def dsn(self) -> str:
-        return self.cluster.dsn(self.databases[0], ROLE)
+        way: dict[str, str | int] = {"host": "127.0.0.1", "port": self.proxy_port} if self.proxy_port else {}
+        return self.cluster.dsn(self.databases[0], ROLE, **way)
 
     def receive(self, decoded: Decoded) -> None:
         """Print decoded transactions."""

@@ -59,6 +59,10 @@ class Cable:
         """Accept connections again."""
         self._is_plugged = True
 
+    def lead_to(self, port: int) -> None:
+        """Lead later connections to another server, as a name does that moves to a new primary."""
+        self._target = port
+
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:

@@ -94,6 +94,8 @@ def test_a_history_gives_the_timeline_of_a_byte() -> None:
     assert [history.timeline_at(lsn) for lsn in (0, 0x3000147, 0x3000148, 0x4FFFFFF, 0x5000000)] == [1, 1, 2, 2, 5]
     assert history.switch_lsn(2) == 0x5000000
     assert history.switch_lsn(5) is history.switch_lsn(3) is None
+    forks = [history.fork_before(2, 0x5000000), history.fork_before(2, 0x5000001), history.fork_before(5, 0x5000001)]
+    assert forks == [None, 0x5000000, None]
     assert 2 in history
     assert 3 not in history
     assert history_name(5) == "00000005.history"

@@ -18,7 +18,7 @@ PACKED_AT = 14  # datum_typmod, datum_typeid and t_ctid precede the packed tuple
 class CompositeCodec(TextCodec):
     """A composite type, or a table's row type; `codecs` are those of its live columns."""
 
-    note = 'as it prints: `(1,"x y",)`'
+    note = 'as PostgreSQL prints it: `(1,"x y",)`'
 
     def __init__(self, columns: Sequence[Column], codecs: Sequence[Codec]) -> None:
         self._layout = TupleLayout.of_columns(columns)

@@ -73,7 +73,7 @@ class _Bounds:
 class RangeCodec(TextCodec):
     """A range over any type that has a codec."""
 
-    note = "as it prints: `[1,10)`"
+    note = "as PostgreSQL prints it: `[1,10)`"
 
     def __init__(self, subtype: TypeDescription, codec: Codec) -> None:
         self.subtype = subtype
@@ -91,7 +91,7 @@ class RangeCodec(TextCodec):
 class MultirangeCodec(TextCodec):
     """A multirange of ranges that have a codec."""
 
-    note = "as it prints: `{[1,2),[5,9)}`"
+    note = "as PostgreSQL prints it: `{[1,2),[5,9)}`"
 
     def __init__(self, of: RangeCodec) -> None:
         self._range = of

@@ -117,13 +117,13 @@ class ArchiveInput(SourceThread):
         latest = archive.history.timeline
         received = Reached(self._timeline, self._ring.write_lsn)
         reached = max(self._delivered, received)
-        left_lsn = archive.history.switch_lsn(reached.timeline)
-        if reached.timeline not in archive.history or (left_lsn is not None and left_lsn < reached.lsn):
+        fork_lsn = archive.history.fork_before(reached.timeline, reached.lsn)
+        if fork_lsn is not None or reached.timeline not in archive.history:
             error = DeadBranchDelivered(
                 f"timeline {latest} of {self._folder} does not descend from timeline {reached.timeline} at or "
                 f"after {format_lsn(reached.lsn)}, the end of the WAL that was read"
             )
-            error.fork_lsn = left_lsn if reached == received else None
+            error.fork_lsn = fork_lsn if reached == received else None
             raise error
         if latest not in (self._timeline, self._logged_timeline):
             self._logged_timeline = latest

@@ -244,7 +244,7 @@ class NetworkThread(SourceThread):
         check_delivered(history, self._delivered)
         reached = max(self._delivered, Reached(self._timeline, self._sink.write_lsn))
         if reached.timeline in history:  # else `start` reports it
-            _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached, is_delivered=False)
+            _check_fork(history, reached, is_delivered=False)
             self._timeline = history.timeline_at(self._sink.write_lsn)
 
     def _stream(self, stream: WalStream) -> None:
@@ -290,7 +290,8 @@ class NetworkThread(SourceThread):
 
     def _follow(self, ended: TimelineEnd) -> None:
         received = Reached(self._timeline, self._sink.write_lsn)
-        _check_switch(ended.next_timeline, ended.next_start_lsn, received, is_delivered=False)
+        if ended.next_start_lsn < received.lsn:
+            raise _left(ended.next_timeline, ended.next_start_lsn, received)
         self._log.warning(
             "timeline ended", timeline=self._timeline, next_timeline=ended.next_timeline, at_lsn=ended.next_start_lsn
         )
@@ -322,14 +323,22 @@ def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
             f"{format_lsn(delivered.lsn)}, the delivered position",
             hint="capture.dsn names a node that was replaced: set it to the current primary",
         )
-    _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered, is_delivered=True)
+    _check_fork(history, delivered, is_delivered=True)
 
 
-def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached, *, is_delivered: bool) -> None:
-    if switch_lsn is not None and switch_lsn < reached.lsn:
-        error = DeadBranchDelivered(
-            f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, but timeline {reached.timeline} was "
-            f"received up to {format_lsn(reached.lsn)}"
-        )
-        error.fork_lsn = None if is_delivered else switch_lsn
+def _check_fork(history: TimelineHistory, reached: Reached, *, is_delivered: bool) -> None:
+    fork_lsn = history.fork_before(reached.timeline, reached.lsn)
+    if fork_lsn is not None:
+        error = _left(history.timeline, fork_lsn, reached)
+        if is_delivered:
+            error.fork_lsn = None
         raise error
+
+
+def _left(next_timeline: TimelineId, fork_lsn: Lsn, reached: Reached) -> DeadBranchDelivered:
+    error = DeadBranchDelivered(
+        f"timeline {next_timeline} begins at {format_lsn(fork_lsn)}, but timeline {reached.timeline} was "
+        f"received up to {format_lsn(reached.lsn)}"
+    )
+    error.fork_lsn = fork_lsn
+    return error

@@ -1,7 +1,9 @@
 """A node's stream of WAL that survives broken connections, for commands that follow a node in the foreground.
 
-Connecting again is safe: a server never sends WAL that a crash could remove, so the next byte is requested. The daemons
-have a network thread instead (`tidemark.runtime.capture.network`).
+Connecting again is safe: a server never sends WAL that a crash could remove, so the next byte is requested. A lost
+primary may have sent WAL that its successor does not have: the stream then continues at the fork, behind which WAL was
+read before, and `WalDecoding` determines whether that was a part of one record, which is dropped, or was decoded.
+The daemons have a network thread instead (`tidemark.runtime.capture.network`).
 """
 
 import time
@@ -12,7 +14,8 @@ from typing import Self
 
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.errors import NodeUnreachable
-from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES
 
@@ -42,6 +45,7 @@ class SteadyStream:
         self._on_disconnect = on_disconnect
         self._was_connected = False
         self._system_identifier = system_identifier
+        self._start_lsn = start_lsn
         self._next_lsn = Lsn(start_lsn // PAGE_BYTES * PAGE_BYTES)
         self._timeline = timeline
         self._stream: WalStream | None = None
@@ -64,8 +68,7 @@ class SteadyStream:
         event = self._event(wait_s)
         if isinstance(event, TimelineEnd):
             self.close()
-            # NB: the old timeline may have been sent beyond its end, into a record that was never complete.
-            self._timeline, self._next_lsn = event.next_timeline, event.next_start_lsn
+            self._continue_at(event.next_start_lsn, event.next_timeline)
         elif isinstance(event, WalSlice):
             self._next_lsn = event.end_lsn
             return event
@@ -75,7 +78,7 @@ class SteadyStream:
         try:
             if self._stream is None:
                 self._stream = WalStream(self._dsn)
-                self._stream.identify(self._system_identifier)
+                self._find_fork(self._stream)
                 ended = self._stream.start(self._next_lsn, self._timeline)
                 self._was_connected = True
                 if ended is not None:
@@ -96,3 +99,22 @@ class SteadyStream:
             return None
         self._disconnected_since_s = None
         return event
+
+    def _find_fork(self, stream: WalStream) -> None:
+        """Check that the node is ours, and whether its history left our timeline before the WAL that was received."""
+        identity = stream.identify(self._system_identifier)
+        if identity.timeline == self._timeline:
+            return
+        history = stream.timeline_history(identity.timeline)
+        fork_lsn = history.fork_before(self._timeline, self._next_lsn)
+        if fork_lsn is not None:
+            self._continue_at(fork_lsn, history.timeline_at(fork_lsn))
+
+    def _continue_at(self, fork_lsn: Lsn, timeline: TimelineId) -> None:
+        """Continue on the next timeline: WAL of the old one may have been sent beyond its end."""
+        if fork_lsn < self._start_lsn:
+            raise DeadBranchDelivered(
+                f"timeline {timeline} begins at {format_lsn(fork_lsn)}, but timeline {self._timeline} is to be read "
+                f"from {format_lsn(self._start_lsn)}"
+            )
+        self._next_lsn, self._timeline = fork_lsn, timeline

@@ -23,7 +23,7 @@ _U16 = struct.Struct("<H")
 class HstoreCodec(TextCodec):
     """`hstore`: pairs, keys by length and then by their bytes."""
 
-    note = 'as it prints: `"key"=>"value", "other"=>NULL`'
+    note = 'as PostgreSQL prints it: `"key"=>"value", "other"=>NULL`'
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect

@@ -50,7 +50,7 @@ class SnapshotCodec(TextCodec):
 class ObjectNameCodec(IntegerCodec):
     """`regproc` and similar types: an OID, which the server prints as a name that is not in WAL."""
 
-    note = "the OID: what it is the name of is not in WAL"
+    note = "the OID; the name is not in WAL"
     has_name = False
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class Xid8Codec(Codec):
     """`xid8`: 64 bits unsigned, which in Arrow fit only into a decimal."""
 
     arrow_type = pa.decimal128(XID8_DIGITS, 0)
-    note = "an unsigned 64-bit number fits no integer of Spark's"
+    note = "Spark has no unsigned 64-bit integer"
     _form = struct.Struct("<Q")
 
     def text(self, payload: bytes) -> str:
@@ -81,7 +81,7 @@ class MoneyCodec(Codec):
     """`money`: an integer number of cents, as in lc_monetary C."""
 
     arrow_type = pa.decimal128(MONEY_DIGITS, MONEY_SCALE)
-    note = "as lc_monetary C reads it: two fractional digits"
+    note = "two fractional digits, as with lc_monetary C"
     _form = struct.Struct("<q")
 
     def text(self, payload: bytes) -> str:

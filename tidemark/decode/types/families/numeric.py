@@ -94,7 +94,7 @@ class NumericCodec(TextCodec):
     """`numeric` that fits no Arrow decimal: unconstrained, or over 38 digits."""
 
     kind = ColumnKind.NUMERIC_TEXT
-    note = "without declared digits, or with more than 38; NaN and infinities as they print"
+    note = "without declared digits, or with more than 38; NaN and infinities as PostgreSQL prints them"
 
     def text(self, payload: bytes) -> str:
         """Return the output of `numeric_out`."""

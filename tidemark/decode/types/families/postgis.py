@@ -106,7 +106,7 @@ class GeometryCodec(Codec):
 
     arrow_type = pa.binary()
     kind = ColumnKind.OBJECTS
-    note = "EWKB; it prints as the same in hexadecimal"
+    note = "EWKB; the text form is the same in hexadecimal"
 
     def text(self, payload: bytes) -> str:
         """Return EWKB in hexadecimal."""

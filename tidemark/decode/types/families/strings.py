@@ -113,7 +113,7 @@ class RawCodec(Codec):
     """
 
     arrow_type = pa.binary()
-    note = "the bytes on disk; in rows of a first copy, whose text alone is known, the bytes of that text"
+    note = "the bytes on disk; in rows of a first copy, which have only text, the bytes of that text"
 
     def __init__(self, *, fixed_length: bool) -> None:
         self.kind = ColumnKind.OBJECTS if fixed_length else ColumnKind.BYTES
@@ -148,7 +148,7 @@ class EnumCodec(TextCodec):
     """An enum: the OID of its label, whose text is in the type's description."""
 
     kind = ColumnKind.ENUM
-    note = "the label, as it was called when the row was written"
+    note = "the label at the time when the row was written"
     _form = Struct("<I")
 
     def __init__(self, name: str, labels: tuple[EnumLabel, ...]) -> None:

@@ -20,7 +20,7 @@ _DECLARATION = re.compile(
 class XmlCodec(TextCodec):
     """`xml`."""
 
-    note = "as it prints: the declaration without the encoding"
+    note = "as PostgreSQL prints it: the declaration without the encoding"
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
