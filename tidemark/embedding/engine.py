@@ -22,6 +22,7 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.embedding.callbacks import Callbacks
 from tidemark.embedding.engine_capture import EngineCapture
+from tidemark.embedding.engine_folder import EMBEDDED, open_state
 from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
@@ -34,7 +35,6 @@ from tidemark.embedding.engine_options import (
     serializer_settings,
 )
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.embedding.opened_state import EMBEDDED, open_state
 from tidemark.embedding.processor import Processor
 from tidemark.embedding.processor_pool import ProcessorPool
 from tidemark.embedding.signals import EngineSignal, Signals

@@ -1,4 +1,4 @@
-"""The state of an engine: created by its first start, and held as the sidecar's."""
+"""The state folder of an engine: created by its first start, and held as the sidecar's."""
 
 from contextlib import ExitStack
 from functools import partial
