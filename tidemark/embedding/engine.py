@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.embedding.callbacks import Callbacks
-from tidemark.embedding.engine_capture import EngineCapture
+from tidemark.embedding.engine_capture import EngineCapture, RestartSettings
 from tidemark.embedding.engine_folder import EMBEDDED, open_state
 from tidemark.embedding.engine_options import (
     EngineOptions,
@@ -346,7 +346,9 @@ class Engine(Stoppable):
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
         settings = CaptureSettings.of(self._config, replace(built_in(EMBEDDED), transforms=tuple(self._transforms)))
         make_capture = partial(Capture, context, settings, epoch, make_wal_source, consumer=consumer)
-        self._capture = capture = EngineCapture(context, self._config, epoch, consumer, make_capture)
+        self._capture = capture = EngineCapture(
+            context, RestartSettings.of(self._config), epoch, consumer, make_capture
+        )
         stack.callback(self._callbacks.passed, StopStep.SOURCE)
         stack.callback(capture.stop)
         stack.callback(self._callbacks.passed, StopStep.POSITIONS)

@@ -8,7 +8,10 @@ continues where this one ends, and no change is delivered twice. A handler or a 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
 
+from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.node.node_queries import NodeQueries
 from tidemark.io.process.config import Config
@@ -27,13 +30,27 @@ from tidemark.runtime.pool.pool_consumer import PoolConsumer
 HOLD_S_MAX = 600.0  # of the consumer before a restart; as long as this again lies between two holds
 
 
+@dataclass(frozen=True, slots=True)
+class RestartSettings:
+    """The settings that restarts for copies read."""
+
+    dsn: str
+    selection: Selection
+    stop_s: float
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the settings of a configuration."""
+        return cls(config.capture.dsn, config.select.selection(), config.deliver.stop_s)
+
+
 class EngineCapture:
     """Runs the capture of an engine, and restarts it for copies. One thread calls all but `recopy`."""
 
     def __init__(
         self,
         context: CaptureContext,
-        config: Config,
+        settings: RestartSettings,
         epoch: Epoch,
         consumer: PoolConsumer,
         make_capture: Callable[[], Capture],
@@ -41,14 +58,14 @@ class EngineCapture:
         """Queue the requested copies, and make the first capture."""
         self._store = context.store
         self._log = context.log
-        self._config = config
+        self._settings = settings
         self._epoch = epoch
         self._consumer = consumer
         self._make_capture = make_capture
         self._clock = SystemClock()
-        self._node_queries = NodeQueries(config.capture.dsn, context.store.identity.system_identifier)
+        self._node_queries = NodeQueries(settings.dsn, context.store.identity.system_identifier)
         self._recopies = RecopyRestart(context, self._node_queries)
-        self._hold_s = config.deliver.stop_s
+        self._hold_s = settings.stop_s
         self._held_until_s: float | None = None  # None: the consumer is not held
         self._not_before_s = 0.0
         self._is_over = False
@@ -83,7 +100,7 @@ class EngineCapture:
         """Make a request for copies durable; raise if a table does not exist, is not selected, or cannot be read."""
         with self._open_store() as store:
             identity, databases = store.identity, captured_databases(store)
-        dsn, selection = self._config.capture.dsn, self._config.select.selection()
+        dsn, selection = self._settings.dsn, self._settings.selection
         requested = TableFinder(dsn, selection, identity.system_identifier, databases).find(names)
         after_lsn = present_lsn(dsn)
         with self._open_store() as store:
@@ -132,7 +149,7 @@ class EngineCapture:
         self._capture = None
         capture.stop()
         self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX)
-        self._hold_s = self._config.deliver.stop_s
+        self._hold_s = self._settings.stop_s
         self._release_consumer()
         self._capture = self._next_capture()
         self._capture.start()
