@@ -18,7 +18,7 @@ OffsetsHook = Callable[[PartitionOffsets], PartitionOffsets | None]
 
 
 class OffsetsRefused(ConsumerFailed):
-    """PartitionOffsets of `update_offsets` that are not stored: one moves back, or passes what is acknowledged."""
+    """Positions of `update_offsets` that are not stored: one moves back, or passes the acknowledged position."""
 
     hint = (
         "update_offsets returns positions from the one that it got up to the first change that is not acknowledged; "

@@ -10,12 +10,12 @@ class Poison(Enum):
     """What happens to a change that a handler cannot handle, after all retries."""
 
     FAIL = "fail"  # the engine ends with the error of the handler
-    SKIP = "skip"  # position, table and reason are recorded, and the stream goes on
-    PARK = "park"  # the change is stored beside the stream, for `cdcctl parked`, and the stream goes on
+    SKIP = "skip"  # position, table and reason are recorded, and the stream continues
+    PARK = "park"  # the change is stored separately, for `cdcctl parked`, and the stream continues
 
 
 class PoisonChange(ConsumerFailed):
-    """Raised by a handler: one change of what it was called with cannot be handled, and a retry is useless."""
+    """Raised by a handler: one change of its call cannot be handled, and a retry is useless."""
 
     hint = "correct the handler, or choose another policy for poison"
 

@@ -127,7 +127,7 @@ class DebeziumJson(_JsonRecords):
 
 
 class FlatJson(_JsonRecords):
-    """The row alone: its columns, then `__op` and `__deleted`; of a deleted row what is known.
+    """Only the row: its columns, then `__op` and `__deleted`; of a deleted row the known columns.
 
     Unchanged values that are not in WAL are left out. The forms of values are those of `cdcctl decode --format jsonl`.
     """

@@ -15,9 +15,9 @@ DELETES = ("mark", "drop")
 
 
 class Flatten(Transform):
-    """Makes a row of each change: that of `_after`, for a delete what is known of `_before`.
+    """Makes each change a flat row: that of `_after`, for a delete the known part of `_before`.
 
-    `deletes="mark"` adds the column `_deleted`; "drop" leaves deletes out. It is the last transform.
+    `deletes="mark"` adds the column `_deleted`; "drop" leaves deletes out. It must be the last transform.
     """
 
     keeps_tables = False

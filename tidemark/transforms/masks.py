@@ -22,8 +22,8 @@ class Mask(Transform):
     """Masks columns on both sides of a row, in the stream and in first copies.
 
     Without more arguments, values become NULL. `key` makes them a keyed hash (HMAC-SHA256 of the text, in hexadecimal):
-    equal values remain equal. `keep_first`, `keep_last` keep so many characters of a text and replace each other one by
-    `*`; a text that is not longer than both is replaced as a whole. `truncate_to` keeps only so many characters.
+    equal values remain equal. `keep_first`, `keep_last` keep this number of characters of a text and replace others by
+    `*`; a text that is not longer than both is replaced as a whole. `truncate_to` keeps only this number of characters.
     `constant` replaces each value.
     """
 

@@ -1,4 +1,4 @@
-"""`cdcctl parked drop` and `cdcctl parked retry`: delete parked changes, or request that they are handed over again."""
+"""`cdcctl parked drop` and `cdcctl parked retry`: delete parked changes, or request that they are delivered again."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path

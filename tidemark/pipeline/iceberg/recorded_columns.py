@@ -1,4 +1,4 @@
-"""The columns of a table as Tidemark left them, recorded in a property: another writer's change of them is noticed.
+"""The columns of a table as Tidemark left them, recorded in a property: another writer's change of them is detected.
 
 Iceberg keeps the schemas of a table, but not who made them, and the next append would leave out the values of a column
 that is no longer there. Comments are not compared: a user may write them.

@@ -33,7 +33,7 @@ def isolate(part: PoolPart, error: Exception) -> bool:
 
 
 def preparation(*, has_transforms: bool, has_serializer: bool) -> Callable[[PoolPart], None] | None:
-    """Return what does ahead of its turn what a batch needs before the handler; None if it needs nothing."""
+    """Return the function that prepares a batch before it is due; None if it needs no preparation."""
     return _prepare if has_transforms or has_serializer else None
 
 

@@ -127,7 +127,7 @@ class WorkerProcesses:
     def end(self, within_s: float = 0.0) -> None:
         """End the workers: those that are idle within a time, for their last call; then kill what remains.
 
-        A thread that waits for a worker notices its end.
+        A thread that waits for a worker detects its end.
         """
         until_s = self._clock.monotonic_s() + within_s
         with self._lock:

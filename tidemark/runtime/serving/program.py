@@ -1,6 +1,6 @@
 """The outbox server: arguments in, exit code out; it serves until a signal, or until the state ends.
 
-It is a process of its own, so that a hand-over between sidecar and archiver disconnects no client.
+It is a separate process, so that a hand-over between sidecar and archiver disconnects no client.
 """
 
 import os
