@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
@@ -14,13 +14,12 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
-from tests.support.lakes.lakes import IDENTITY, folder_of, replica_rows
+from tests.support.lakes.local_executors import local_writers
 from tests.support.processes.spark_process import wait_for
 from tests.support.workloads.feeder import RandomTables, feed, make_state
-from tidemark.engine.ports import Clock
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
-from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
+from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
@@ -31,7 +30,7 @@ from tidemark.pipeline.driver.executor_jobs import STOPPED_S
 from tidemark.pipeline.driver.executor_writers import SKIPPED_MAX, ExecutorWriters, RefusedRuns
 from tidemark.pipeline.driver.executors import DYNAMIC, WITHOUT_S, Executors
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import constants_of, lake_columns, shape_of
+from tidemark.pipeline.lake.layout import lake_columns
 from tidemark.pipeline.landing.metrics import (
     EXECUTOR_BYTES,
     EXECUTOR_FILES,
@@ -41,12 +40,9 @@ from tidemark.pipeline.landing.metrics import (
     EXECUTOR_THRESHOLD_BYTES,
     PipelineMetrics,
 )
-from tidemark.pipeline.landing.portions import feeds
-from tidemark.pipeline.merge.merge_tasks import MergeTask
-from tidemark.pipeline.merge.merging import MergedFiles, ReplicaFormat
+from tidemark.pipeline.merge.merging import ReplicaFormat
 from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, WrittenFiles
 from tidemark.pipeline.sinks.logshape import log_schema
-from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import PackedRun, Rows, bounds_of
 from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.pipeline.source.offsets import OutboxReplaced
@@ -54,15 +50,7 @@ from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, UnreadValues
 from tidemark.wire.values import ValueKind
 
-GROUPS, PORTION_BYTES = 40, 20_000
 RUNS, REFUSED = 10, 3  # the runs 1, 3 and 6 are read; 1, 2 and 4 of the next ones are skipped
-
-
-class LocalExecutors(Executors):
-    """The executor is the local session itself, which Spark does not count."""
-
-    def count(self) -> int:
-        return 1
 
 
 class ClockOf(SystemClock):
@@ -73,34 +61,6 @@ class ClockOf(SystemClock):
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self._ahead_s()
-
-
-class CountedWriters(ExecutorWriters):
-    """Counts the files that merges have replaced."""
-
-    replaced = 0
-
-    def merge(self, target: ReplicaFiles, run: PackedRun, tasks: Sequence[MergeTask]) -> Sequence[MergedFiles] | None:
-        found = super().merge(target, run, tasks)
-        self.replaced += sum(len(files.removed) for files in found or ())
-        return found
-
-
-def local_writers(
-    source: SourceOptions,
-    lake: Path,
-    metrics: PipelineMetrics,
-    spark: SparkSession,
-    *,
-    clock: Clock | None = None,
-    stop: Event | None = None,
-    settings: LakeConfig = DEFAULT_LAKE,
-) -> CountedWriters:
-    log, used = get_log("test"), clock or SystemClock()
-    executors = LocalExecutors(log, used, time.sleep)
-    writers = CountedWriters(source, str(lake), settings, log, metrics, clock=used, executors=executors)
-    writers.attach(spark, stop or Event())
-    return writers
 
 
 def run_of(outbox: OutboxReader, outbox_id: str) -> PackedRun:
@@ -121,7 +81,7 @@ def test_a_job_writes_the_rows_of_a_run_and_names_a_renumbered_outbox(tmp_path: 
     table.mkdir()
     source = SourceOptions.parse({"state": str(folder.root)})
     metrics = PipelineMetrics("test")
-    writers = local_writers(source, tmp_path, metrics, spark)
+    writers = local_writers(ExecutorWriters, source, tmp_path, metrics, spark)
     with OutboxReader.open(folder) as outbox:
         run = run_of(outbox, outbox.outbox_id)
         ((_, batch),) = run.batches
@@ -141,23 +101,6 @@ def test_a_job_writes_the_rows_of_a_run_and_names_a_renumbered_outbox(tmp_path: 
             writers.write(LogFiles(str(table), schema), run_of(outbox, "another"))
 
 
-@pytest.mark.feature("L06")
-def test_jobs_merge_the_runs_that_change_rows(tmp_path: Path, spark: SparkSession) -> None:
-    folder, lake_root, world = StateFolder(tmp_path / "state"), tmp_path / "lake", RandomTables(2)
-    make_state(folder.root)
-    feed(folder.root, world.groups(GROUPS))
-    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
-    writers = local_writers(source, lake_root, metrics, spark, settings=LakeConfig(executor_bytes_min=1))
-    with OutboxReader.open(folder) as outbox:
-        lake = Lake(str(lake_root), IDENTITY, shape_of, constants_of, writers=writers)
-        ends = (NO_SEQUENCE, outbox.head())
-        for portion in feeds(outbox, outbox.outbox_id, *ends, PORTION_BYTES, writers=writers.taken()):
-            lake.apply(portion.lake_batch)
-    assert writers.replaced > 0
-    for table in world.tables:
-        assert replica_rows(lake_root, folder_of(table.relation)) == table.expected()
-
-
 def sample(metrics: PipelineMetrics, name: str) -> float:
     return metrics.registry.get_sample_value(name, {"capture": "test"}) or 0.0
 
@@ -171,7 +114,7 @@ def test_runs_that_executors_cannot_write_are_not_given_to_them_again_and_again(
     feed(folder.root, RandomTables(1).groups(4))
     metrics = PipelineMetrics("test")
     source = SourceOptions.parse({"state": str(folder.root)})
-    writers = local_writers(source, tmp_path, metrics, spark)
+    writers = local_writers(ExecutorWriters, source, tmp_path, metrics, spark)
     with OutboxReader.open(folder) as outbox:
         run = run_of(outbox, outbox.outbox_id)
         form = ReplicaFormat((), (), 1000)
@@ -229,7 +172,7 @@ def test_the_driver_gets_the_run_of_an_executor_that_hangs_and_the_vacuum_its_fi
     hangs = Path(f"{pipe}.pid")
     stop, first_s = Event(), iter([0.0])
     clock = ClockOf(lambda: ahead_s + (next(first_s, lasts_s) if hangs.exists() else 0.0))
-    writers = local_writers(source, tmp_path, metrics, spark, clock=clock, stop=stop)
+    writers = local_writers(ExecutorWriters, source, tmp_path, metrics, spark, clock=clock, stop=stop)
     if stopping:
         stop.set()
     with OutboxReader.open(folder) as outbox, capture_logs() as lines:

@@ -122,6 +122,7 @@ class RefusedRuns:
     """The logs and replicas whose runs executors read in vain: each time, twice as many of the next runs are skipped.
 
     Executors find out only by reading a run that its table has another layout, or that a part has to be applied here.
+    So it is with a merge that fails: its keys were read before.
     """
 
     def __init__(self) -> None:
@@ -227,13 +228,13 @@ class ExecutorWriters:
         if parts is None:
             return None
         written = joined(parts)
-        self._refused.record(target.uri, is_written=written is not None)
         if written is None:
-            self._metrics.executor_refusals.inc()
+            self._refuse(target.uri)
             return None
         if isinstance(target, ReplicaFiles):
             (self._changing.discard if written.only_adds else self._changing.add)(target.uri)
         if written.is_complete:
+            self._refused.record(target.uri, is_written=True)  # NB: another run may still fail to be merged
             files = [MergedFiles(written.added)]
             self._report("executors wrote a run", target.uri, run, files, self._clock.monotonic_s() - begun_s)
         return written
@@ -263,16 +264,20 @@ class ExecutorWriters:
             found = self._jobs.run(target.uri, len(tasks), job)
         except ExecutorsFailed as error:
             # NB: a file of the lake may be lost, or its disk full: the driver finds out which, with the same files.
-            self._refused.record(target.uri, is_written=False)
-            self._metrics.executor_refusals.inc()
+            self._refuse(target.uri)
             self._log.warning("executors did not merge: the driver does", table=target.uri, reason=str(error))
             return None
         if found is None:
             return None
         merged = [files for _, files in sorted(found, key=lambda one: one[0])]
         assert len(merged) == len(tasks), "Spark returns the result of each partition once"
+        self._refused.record(target.uri, is_written=True)
         self._report("executors merged a run", target.uri, run, merged, self._clock.monotonic_s() - begun_s)
         return merged
+
+    def _refuse(self, uri: str) -> None:
+        self._refused.record(uri, is_written=False)
+        self._metrics.executor_refusals.inc()
 
     def _report(self, event: str, uri: str, run: PackedRun, files: Sequence[MergedFiles], seconds: float) -> None:
         added = [action.size for one in files for action in one.added]
