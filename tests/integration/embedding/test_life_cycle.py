@@ -242,7 +242,7 @@ ENDINGS: dict[str, Callable[[Engine, Path], type[Exception] | None]] = {
 
 def test_an_engine_that_waits_for_further_commits_stops_at_once(cluster: Cluster, database: str, state: Path) -> None:
     collected = Collecting()
-    slowest = {"copy": {"enabled": False}, "deliver": {"rate_max": 0.01, "linger_ms": 60_000}}
+    slowest = {**NO_COPY, "deliver": {"rate_max": 0.01, "linger_ms": 60_000}}
     with Engine(cluster.dsn(database), state=state, handler=collected, settings=slowest) as engine:
         for number in range(BURST + 2):  # the last one at the latest waits
             cluster.sql(f"INSERT INTO item VALUES ({number}, 'a')", database)
