@@ -279,7 +279,7 @@ class Engine(Stoppable):
         self._signals.send(signal, text)
 
     def recopy(self, *tables: str) -> None:
-        """Request a new copy of the present rows of tables, from any thread; it comes while changes stream.
+        """Request a new copy of the current rows of tables, from any thread; changes stream meanwhile.
 
         tables: names as `schema.table`, or `database.schema.table`. The request is durable when this returns: a stop or
         a kill does not lose it. A table that does not exist, is not selected, or cannot be read is an error that names

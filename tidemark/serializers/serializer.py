@@ -71,7 +71,7 @@ class Serializer(ABC):
 
     @abstractmethod
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
-        """Return the records of a batch; `now_ns`: the present time, since 1970-01-01 UTC. From several threads."""
+        """Return the records of a batch; `now_ns`: the current time, since 1970-01-01 UTC. From several threads."""
 
     def serialized(self, batch: Batch, now_ns: int) -> SerializedBatch:
         """Return a batch with its records. Raise `SerializerFailed`."""

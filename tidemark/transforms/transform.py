@@ -43,8 +43,8 @@ class TableShape:
     database: str
     relation: Relation  # the version in the source
     columns: pa.StructType  # of both sides of a row
-    key: tuple[str, ...]  # columns that identify a row, by their present names; () if there are none
-    numbers: Mapping[str, int]  # the numbers in the source, by present names
+    key: tuple[str, ...]  # columns that identify a row, by their current names; () if there are none
+    numbers: Mapping[str, int]  # the numbers in the source, by current names
     hidden: frozenset[int] = frozenset()  # numbers of columns that were masked or dropped
     is_flat: bool = False  # the columns of the row are beside the metadata columns
 

@@ -1,4 +1,4 @@
-"""The folder of a result: it is written beside its place, and gets its name when it is complete.
+"""The folder of a result: it is written under another name beside it, and renamed when it is complete.
 
 What a killed process left is removed by the next replay to the same place; a lock shows whether its process is alive.
 """

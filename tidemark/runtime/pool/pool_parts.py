@@ -1,4 +1,4 @@
-"""What a pool gets, and how each of it is handled: a batch, an event, or a parked change."""
+"""The parts that a pool receives, and how each is handled: a batch, an event, or a parked change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
