@@ -53,8 +53,10 @@ class CostRange:
 
 # A log of narrow rows on a local disk, and the executors of the same host (docs/performance.md).
 APPENDS = CostRange(BYTES_START, BYTES_MIN, BYTES_MAX, (0.03, 0.25), (0.15, 0.25))
-# A replica of narrow rows there. The most: a driver of one core merges as many in about ten seconds.
-MERGES = CostRange(64 * MIB, 16 * MIB, 256 * MIB, (0.05, 2.5), (0.6, 2.5))
+# A replica of narrow rows there, in CPU seconds: 0.075 for a MiB in both ways, and 1.7 for the jobs. They pay if
+# several executors work side by side; two are as fast as the driver at about `start`. The least: the driver merges as
+# much in the time of the jobs alone. The most: it merges as much in ten seconds.
+MERGES = CostRange(64 * MIB, 24 * MIB, 128 * MIB, (0.05, 4.8), (1.7, 4.8))
 READS_S = (0.005, 0.08)  # of no bytes, and of `BYTES_START`, from an outbox server with TLS (docs/performance.md)
 
 
