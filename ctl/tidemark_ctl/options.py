@@ -84,6 +84,9 @@ def state_or_server(state: Path | None, server: str | None) -> Path | None:
 lake_option = click.option(
     "--lake", type=LAKE, required=True, help="The lake: a folder, or s3://BUCKET/PREFIX in an object store."
 )
+reader_option = click.option(
+    "--reader", default="spark", show_default=True, help="The reader of the pipeline that writes the lake."
+)
 config_option = click.option(
     "--config",
     type=PATH,

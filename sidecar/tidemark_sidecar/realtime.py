@@ -39,6 +39,7 @@ from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
+from tidemark.runtime.first_copy.recopy_restart import RecopyRestart
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
 from tidemark.runtime.plugins.plugins import Plugins
 from tidemark.runtime.pool.worker_template import WorkerTemplate
@@ -50,7 +51,6 @@ from tidemark.wire.recopies import decode_cancellation, decode_request, encode_g
 from tidemark_sidecar.following import Following
 from tidemark_sidecar.link_watch import LinkWatch
 from tidemark_sidecar.realtime_return import RealtimeReturn
-from tidemark_sidecar.recopy_restart import RecopyRestart
 from tidemark_sidecar.stalled import StalledArchive
 
 NOTHING_CONFIRMED = Confirmed(0, 0, 0)
@@ -126,7 +126,7 @@ class Realtime:
         watch = ArchivingWatch(context, settings.archive, daemon.node_requests)
         self._report = ArchiveReport(context, settings.archive.folder, watch)
         self._link_watch = LinkWatch(settings.realtime.away_s)
-        self._recopies = RecopyRestart(daemon)
+        self._recopies = RecopyRestart(context, daemon.node_requests)
         bytes_min = settings.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(settings.markers.confirm_s, bytes_min)
         self._last_commit = 0  # of the state, at the last step
@@ -284,7 +284,7 @@ class Realtime:
     def _restarted_to_recopy(self, capture: Capture) -> bool:
         """Release the capture if requested tables are to be copied again: the next step starts another capture."""
         assert self._run.epoch is not None, "a capture has an epoch"
-        if not self._recopies.is_due(capture, self._run.epoch):
+        if not self._recopies.is_due(capture.progress, self._run.epoch, copying=capture.status().copying):
             return False
         self._context.log.info("restarting capture to copy the tables that were requested")
         self._run.release()

@@ -21,6 +21,8 @@ import pyarrow as pa
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.embedding.callbacks import Callbacks
+from tidemark.embedding.engine_capture import EngineCapture, RestartSettings
+from tidemark.embedding.engine_folder import EMBEDDED, open_state
 from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
@@ -46,22 +48,19 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.environment import StateMissing
-from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.locking.write_guard import WriteGuard
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import EngineEvent
+from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.model.poison import Poison
 from tidemark.model.position import Partition, Position
 from tidemark.model.relation import Relation
+from tidemark.model.table_name import TableName
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.plugins.plugin_uses import record_plugins
 from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.pool.handler_pool import HandlerPool, PartPool
@@ -72,14 +71,12 @@ from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, pre
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
 from tidemark.runtime.pool.worker_serving import WorkerCode
 from tidemark.runtime.pool.worker_template import WorkerTemplate
-from tidemark.runtime.seed.initialise import initialise
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import Transform
 from tidemark.wire.state.event_logs import Loss, Rewind
 
 POLL_S = 0.1  # how soon an error ends the engine
-EMBEDDED = "tidemark.Engine"  # the consumer in the state: a daemon over it would deliver elsewhere
 BUFFER_BYTES_DEFAULT = 64 << 20
 
 
@@ -194,7 +191,7 @@ class Engine(Stoppable):
         self._ending = threading.Event()
         self._within_s = stop_within_s
         self._unfinished: tuple[str, ...] = ()
-        self._progress = Progress()
+        self._capture: EngineCapture | None = None
         self._pool = self._part_pool()
         self._thread: threading.Thread | None = None
 
@@ -208,6 +205,10 @@ class Engine(Stoppable):
         """The position up to which everything is confirmed and stored; None before the start."""
         delivered = self._progress.delivered
         return delivered.position if delivered is not None else None
+
+    @property
+    def _progress(self) -> Progress:
+        return Progress() if self._capture is None else self._capture.progress
 
     @property
     def worker_pids(self) -> Sequence[int]:
@@ -231,7 +232,7 @@ class Engine(Stoppable):
                 stack.callback(self._template.end)
                 self._workers.start()
                 stack.callback(self._workers.end)
-            store = self._open(stack, deadline)
+            store = open_state(stack, self._options.state, self._config, deadline, self._log)
             deadline.check("the state is open, and nothing is started")
             self._change(EngineState.PREPARING, EngineState.STARTING)
             self._begin(stack, store)
@@ -277,6 +278,21 @@ class Engine(Stoppable):
         """
         self._signals.send(signal, text)
 
+    def recopy(self, *tables: str) -> None:
+        """Request a new copy of the present rows of tables, from any thread; it comes while changes stream.
+
+        tables: names as `schema.table`, or `database.schema.table`. The request is durable when this returns: a stop or
+        a kill does not lose it. A table that does not exist, is not selected, or cannot be read is an error that names
+        it, and nothing is requested. The rows are a new generation: they come between two `CopyBoundary` events, have
+        the operation `c`, and replace all earlier rows of the table.
+        """
+        names = [TableName.parse(table) for table in dict.fromkeys(tables)]
+        if self._template is not None:
+            self._template.check_is_owner()
+        if self._capture is None or not names:
+            raise ConfigError("recopy needs a running engine, and names of tables")
+        self._capture.recopy(names)
+
     def _part_pool(self) -> PartPool[PoolPart]:
         options, retry = self._options, self._config.retry
         backoff = (retry.first_s, retry.max_s)
@@ -300,22 +316,6 @@ class Engine(Stoppable):
             backoff=backoff,
             log=self._log,
         )
-
-    def _open(self, stack: ExitStack, deadline: StartDeadline) -> StateStore:
-        """Take the role of the state, create the state if it is new, and open it."""
-        folder = StateFolder(self._options.state.resolve())
-        for line in folder.close_to_others():
-            self._log.warning(line)
-        folder.make()
-        # The lock comes first: a new epoch would fence the process that has it.
-        lock = stack.enter_context(RoleLock.acquire(folder, Role.SIDECAR.value))
-        guarded = partial(WriteGuard, watchdog_s=self._config.watchdog.watchdog_s, log=self._log, kills=False)
-        if not _is_complete(folder):
-            initialise(deadline.bounded(self._config), folder, deadline, guarded=guarded)
-        store = stack.enter_context(StateStore.open(folder, guarded=guarded))
-        record_plugins(store, lock.owner, built_in(EMBEDDED).uses, self._log)
-        stack.callback(store.environment.heartbeat.clear, Slot.SIDECAR)
-        return store
 
     def _begin(self, stack: ExitStack, store: StateStore) -> None:
         """Begin an epoch; make the capture and start it with the pool."""
@@ -345,8 +345,10 @@ class Engine(Stoppable):
         )
         make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
         settings = CaptureSettings.of(self._config, replace(built_in(EMBEDDED), transforms=tuple(self._transforms)))
-        capture = Capture(context, settings, epoch, make_wal_source, consumer=consumer)
-        self._progress = capture.progress
+        make_capture = partial(Capture, context, settings, epoch, make_wal_source, consumer=consumer)
+        self._capture = capture = EngineCapture(
+            context, RestartSettings.of(self._config), epoch, consumer, make_capture
+        )
         stack.callback(self._callbacks.passed, StopStep.SOURCE)
         stack.callback(capture.stop)
         stack.callback(self._callbacks.passed, StopStep.POSITIONS)
@@ -358,7 +360,7 @@ class Engine(Stoppable):
             target=self._run, args=(stack, capture, consumer), name="tidemark-engine", daemon=True
         )
 
-    def _run(self, stack: ExitStack, capture: Capture, consumer: PoolConsumer) -> None:
+    def _run(self, stack: ExitStack, capture: EngineCapture, consumer: PoolConsumer) -> None:
         """Watch the pool and the capture until a stop or an error; then stop both."""
         try:
             while self._error is None and not self._ending.wait(POLL_S):
@@ -407,12 +409,3 @@ class Engine(Stoppable):
 
 def _never_called(unit: Unit) -> None:
     raise AssertionError(f"a processor gets the stream, and not {type(unit).__name__}")
-
-
-def _is_complete(folder: StateFolder) -> bool:
-    """Return whether the state exists and its first start was completed."""
-    try:
-        with StateStore.open(folder) as store:
-            return store.view().beginning is not None
-    except StateMissing:
-        return False

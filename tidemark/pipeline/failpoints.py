@@ -29,3 +29,11 @@ class MaintenanceFailpoint(Enum):
     MAINTENANCE_WRITTEN = "maintenance-written"  # the data files that replace others; the commit is not written
     MAINTENANCE_COMMITTED = "maintenance-committed"  # `_positions` does not record it yet
     UNUSED_FILE_DELETED = "unused-file-deleted"
+
+
+class EarlierFailpoint(Enum):
+    """Points between two durable writes of `cdcctl table add`."""
+
+    MARKED = "earlier-marked"  # `_positions` records that changes are being added
+    WRITTEN = "earlier-written"  # a data file; the commit is not written
+    COMMITTED = "earlier-committed"  # `_positions` still records that they are being added

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from tidemark.model.table_name import TableName
+from tidemark.runtime.first_copy.table_finder import TableFinder
 from tidemark_ctl.opened_state import opened_state
 from tidemark_ctl.requests.loss_acceptance import accept_losses
-from tidemark_ctl.requests.recopy import TableFinder, TableRecopy
+from tidemark_ctl.requests.recopy import TableRecopy
 from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
 from tidemark_ctl.views.lake_tree import diverged_logs
 from tidemark_ctl.views.render import show
@@ -32,7 +33,7 @@ def recopy(
         if cancel:
             RecopyCancellation(store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
             return
-        requested = TableFinder(settings.capture.dsn, settings.select.selection(), store).find(names)
+        requested = TableFinder.of(settings.capture.dsn, settings.select.selection(), store).find(names)
         accept_losses(state, diverged_logs(state, {table.key for table in requested}), accepted=accept_break)
         request = TableRecopy(
             store, settings.capture.dsn, requested, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo

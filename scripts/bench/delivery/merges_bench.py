@@ -68,7 +68,7 @@ COLUMNS = (
 )
 
 
-class CountedWriters(ExecutorWriters):
+class TaskCounter(ExecutorWriters):
     """Counts the tasks of the last merge."""
 
     tasks = 0
@@ -151,7 +151,7 @@ def measure(spark: SparkSession, folder: Path, total: int, rows: int, rounds: in
     merges = Merges(folder, total, rows)
     with serving(merges.state, wanted=True) as server:
         source, metrics = SourceOptions.parse(server), PipelineMetrics("bench")
-        writers = CountedWriters(source, str(folder), LakeConfig(executor_bytes_min=1), get_log("bench"), metrics)
+        writers = TaskCounter(source, str(folder), LakeConfig(executor_bytes_min=1), get_log("bench"), metrics)
         writers.attach(spark, Event())
 
         def trial(given: ExecutorWriters | None) -> Cost:

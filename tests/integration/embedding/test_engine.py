@@ -57,7 +57,7 @@ class BusyHandler:
 
 
 def tidemark_threads() -> set[str]:
-    names = ("tidemark-", "application", "network", "decode", "heartbeat", "confirm", "liveness", "write-guard")
+    names = ("tidemark-", "application", "network", "decode", "heartbeat", "confirm", "liveness", "node", "write-guard")
     return {thread.name for thread in threading.enumerate() if thread.name.startswith(names)}
 
 

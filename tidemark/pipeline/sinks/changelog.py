@@ -71,7 +71,7 @@ class ChangeLog(Generic[LogTableT]):
                 waiting.append(rows)
                 applied = replace(applied, sequence=step.sequence, position=step.last)
             elif isinstance(step.event, Truncation):
-                rows = self._truncation(step, step.event)
+                rows = truncation_rows(step, step.event, self._shapes)
                 if waiting and waiting[-1].schema != rows.schema:
                     self._append(table, waiting, applied)
                 waiting.append(rows)
@@ -118,9 +118,11 @@ class ChangeLog(Generic[LogTableT]):
         passed(Failpoint.LOG_APPENDED)
         return applied
 
-    def _truncation(self, step: EventStep, event: Truncation) -> pa.Table:
-        schema = log_schema(event.relation, self._shapes(event.relation))
-        return pa.Table.from_pylist([truncation_meta(event, step.sequence)], schema=schema)
+
+def truncation_rows(step: EventStep, event: Truncation, shapes: Shapes) -> pa.Table:
+    """Return the log's row for a TRUNCATE."""
+    schema = log_schema(event.relation, shapes(event.relation))
+    return pa.Table.from_pylist([truncation_meta(event, step.sequence)], schema=schema)
 
 
 def expired_lsn(table: LakeTable) -> Lsn:

@@ -6,7 +6,7 @@ and a new outbox that begins at an earlier position.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -176,6 +176,17 @@ def _after(batch: ChangeBatch, floor: Position) -> tuple[ChangeBatch, Position, 
         return batch, first, last
     rows = after(batch.rows, floor)
     return ChangeBatch(batch.database, batch.relation, rows), position_of(rows, 0), last
+
+
+def before(batch: ChangeBatch, ceiling: Position) -> ChangeBatch | None:
+    """Return the rows before a position; None without any."""
+    first, last = bounds_of(batch)
+    if last < ceiling:
+        return batch
+    if first >= ceiling:
+        return None
+    others = after(batch.rows, replace(ceiling, ordinal=ceiling.ordinal - 1))
+    return ChangeBatch(batch.database, batch.relation, batch.rows.slice(0, batch.row_count - others.num_rows))
 
 
 RowsT = TypeVar("RowsT", pa.RecordBatch, pa.Table)

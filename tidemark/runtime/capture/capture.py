@@ -229,6 +229,11 @@ class Capture:
         return self._decoding.reader.decoder.timeline if self._decoding is not None else None
 
     @property
+    def has_waiting_copies(self) -> bool:
+        """Return whether tables wait for a restart, which a rewind queued."""
+        return self._copies_wait_for is not None
+
+    @property
     def must_restart(self) -> bool:
         """Return whether everything that a waiting copy needs is delivered; later changes are in the copied rows."""
         wanted, delivered = self._copies_wait_for, self.progress.delivered

@@ -414,10 +414,10 @@ class DecodeThread:
 
     def _idle_group(self) -> ChangeGroup | None:
         """Move the pointer over WAL that had nothing for us (docs/design/positions.md)."""
-        if not self.reader.last_record_lsn:
+        if not self.reader.last_record_lsn or self.reader.is_collecting:  # collected changes wait for their delivery
             return None
         now_s = time.monotonic()
-        if self._heartbeat_s and now_s - self._changed_s >= self._heartbeat_s and not self.reader.is_collecting:
+        if self._heartbeat_s and now_s - self._changed_s >= self._heartbeat_s:
             # NB: the builder may know ends of transactions of which nothing is delivered: their positions come first.
             ends = self.reader.flush(also_empty=True)
             beat = self.reader.heartbeat_group(self._handed) if ends is None else self._moving(ends)

@@ -1,19 +1,14 @@
 """Requests to the node beside the stream: markers, segment switches, the end of its WAL.
 
-One thread runs one request at a time, each bounded by the time-outs of its connection. The caller gets a future and
-checks it in a later step: a node that hangs delays only the next request.
+They run in the thread of `NodeQueries`, one at a time.
 """
 
 import math
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, Full, Queue
-from typing import NamedTuple, Self, TypeVar
+from typing import Self
 
 from tidemark.engine.incarnations import names_writer
 from tidemark.engine.marking import WalMark
@@ -23,30 +18,22 @@ from tidemark.io.archive.archive_state import NoArchive
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.node import Node, NodeArchiving
 from tidemark.io.node.node_errors import PermissionMissing
+from tidemark.io.node.node_queries import NodeQueries
 from tidemark.io.node.replication import NodeIdentity
-from tidemark.io.node.wal_end import node_identity, streams_from
+from tidemark.io.node.wal_end import node_identity
 from tidemark.io.process.config import Config
 from tidemark.io.state.state import StateStore
-from tidemark.model.errors import NodeUnfit, NodeUnreachable
+from tidemark.model.errors import NodeUnfit
 from tidemark.model.incarnation import Incarnation
-from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, parse_lsn
 from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.daemon.counting import RequestCounts
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
-REQUESTS_MAX = 16
-STOP_S = 2.0
 ARRIVAL_S = 10.0  # for the archive's folder to show which segments have arrived
 SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a waiting switch is tried again: each attempt lists the folder
-ResultT = TypeVar("ResultT")
-
-
-class RequestsPending(NodeUnreachable):
-    """The node has not answered earlier requests."""
-
-    hint = "check that the node answers SQL; the request is repeated"
 
 
 class NoMarkersOnStandby(NodeUnfit):
@@ -56,13 +43,6 @@ class NoMarkersOnStandby(NodeUnfit):
         "set markers.dsn to the primary: several hosts with target_session_attrs=read-write also find it after "
         "a promotion"
     )
-
-
-class OlderOpen(NamedTuple):
-    """The open transactions older than `below`."""
-
-    below: FullXid
-    names: str | None  # None: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +60,7 @@ class NodeSettings:
         return cls(captured_dsn, config.markers.dsn or captured_dsn, config.archive.folder)
 
 
-class NodeRequests:
+class NodeRequests(NodeQueries):
     """Runs requests until it is closed."""
 
     def __init__(
@@ -94,6 +74,7 @@ class NodeRequests:
         log: Log,
     ) -> None:
         """`key`: signs markers; `incarnation`: of the daemon that writes them, if it is one."""
+        super().__init__(settings.captured_dsn, store.identity.system_identifier)
         self._settings = settings
         self._store = store
         self._key = key
@@ -101,35 +82,14 @@ class NodeRequests:
         self._log = log
         self._incarnation = incarnation
         self.has_read_start = False  # the daemon, its own start marker (`tidemark.engine.incarnations.names_writer`)
-        self._system_identifier = store.identity.system_identifier
-        self._nodes: dict[str, Node] = {}  # by DSN: the node that markers are written to, and the captured one
         self._may_switch = True
         self._late_lsn = INVALID_LSN  # of a switch that waits for the last segment: the WAL that it has to complete
         self._late_wait_s, self._late_at_s = 0.0, math.inf
         self._reported_left_out = False
-        self._closing = threading.Event()
-        self._queue: Queue[Callable[[], None]] = Queue(REQUESTS_MAX)
-        self._thread = threading.Thread(target=self._run, name="node requests", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End after the current request, if that ends soon."""
-        self._closing.set()
-        with suppress(Full):  # then it checks after the current request
-            self._queue.put_nowait(lambda: None)
-        self._thread.join(STOP_S)
 
     def find_node(self) -> Future[NodeIdentity]:
         """Query the end of the node's WAL, over the connection that would stream it."""
-        return self._submit(lambda: node_identity(self._settings.captured_dsn, self._system_identifier))
-
-    def has_wal(self, lsn: Lsn) -> Future[bool]:
-        """Check whether the node has the WAL from `lsn`, by beginning to stream it."""
-        return self._submit(lambda: streams_from(self._settings.captured_dsn, self._system_identifier, lsn))
-
-    def find_older(self, below: FullXid | None) -> Future[OlderOpen]:
-        """Query the open transactions older than `below`; None: older than the next one."""
-        return self._submit(lambda: self._older(below))
+        return self._submit(lambda: node_identity(self._captured_dsn, self._system_identifier))
 
     def find_timeline(self) -> Future[TimelineId | None]:
         """Query the timeline on which the captured node writes; None: it is a standby, and writes on none."""
@@ -152,7 +112,7 @@ class NodeRequests:
 
     def find_archiving(self) -> Future[NodeArchiving]:
         """Query the state of the node's archiving."""
-        return self._submit(lambda: self._session().archiving())
+        return self._submit(lambda: self._markers_node().archiving())
 
     def switch_segment(self) -> Future[bool]:
         """Switch the WAL segment, if that is granted; return whether it was done.
@@ -161,70 +121,22 @@ class NodeRequests:
         """
         return self._submit(self._switch_segment)
 
-    def _submit(self, request: Callable[[], ResultT]) -> Future[ResultT]:
-        answer: Future[ResultT] = Future()
+    def _late_s(self) -> float | None:
+        return None if self._late_at_s == math.inf else max(0.0, self._late_at_s - time.monotonic())
 
-        def run() -> None:
-            try:
-                answer.set_result(request())
-            except Exception as error:  # noqa: BLE001 - it is the asker's
-                self._forget_nodes()
-                answer.set_exception(error)
-
-        try:
-            self._queue.put_nowait(run)
-        except Full:
-            answer.set_exception(RequestsPending(f"{REQUESTS_MAX} requests wait for the node"))
-        return answer
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            late_s = None if self._late_at_s == math.inf else max(0.0, self._late_at_s - time.monotonic())
-            try:
-                request = self._queue.get(timeout=late_s)
-            except Empty:
-                self._switch_late()
-                continue
-            request()
-        self._forget_nodes()
-
-    def _session(self, dsn: str | None = None) -> Node:
-        dsn = self._settings.markers_dsn if dsn is None else dsn
-        if dsn not in self._nodes:
-            node = Node(dsn)
-            try:
-                node.check_same_node(self._system_identifier)
-                node.query("SET synchronous_commit = 'local'")  # no wait for a synchronous standby that is down
-            except BaseException:
-                node.close()
-                raise
-            self._nodes[dsn] = node
-        return self._nodes[dsn]
-
-    def _older(self, below: FullXid | None) -> OlderOpen:
-        node = self._session(self._settings.captured_dsn)
-        snapshot = node.snapshot()
-        below = snapshot.xmax if below is None else below
-        if snapshot.xmin >= below:
-            return OlderOpen(below, None)
-        names = ", ".join(blocker.who for blocker in node.blockers(below))
-        return OlderOpen(below, names or "none that this role can see")
+    def _markers_node(self) -> Node:
+        return self._session(self._settings.markers_dsn)
 
     def _timeline(self) -> TimelineId | None:
-        if self._session(self._settings.captured_dsn).is_in_recovery():
+        if self._session(self._captured_dsn).is_in_recovery():
             return None
-        return node_identity(self._settings.captured_dsn, self._system_identifier).timeline
+        return node_identity(self._captured_dsn, self._system_identifier).timeline
 
     def _primary(self) -> Node:
-        node = self._session()
+        node = self._markers_node()
         if node.is_in_recovery():
             raise NoMarkersOnStandby(f"{node.where} is a standby")
         return node
-
-    def _forget_nodes(self) -> None:
-        for node in self._nodes.values():
-            node.close()
-        self._nodes.clear()
 
     def _write(self, marker: Marker) -> Lsn:
         try:
@@ -247,7 +159,7 @@ class NodeRequests:
             self._log.warning("no markers are written", **describe_error(error))
 
     def _mark(self) -> WalMark:
-        ((record_bytes, snapshot),) = self._session().query(
+        ((record_bytes, snapshot),) = self._markers_node().query(
             "SELECT wal_bytes, pg_current_snapshot()::text FROM pg_stat_wal"
         )
         return WalMark(int(str(record_bytes)), str(snapshot))
@@ -260,9 +172,9 @@ class NodeRequests:
         return mark
 
     def _switch_segment(self) -> bool:
-        if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
+        if self._markers_node().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
             return False
-        ((lsn_text,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+        ((lsn_text,),) = self._markers_node().query("SELECT pg_current_wal_insert_lsn()::text")
         if not self._have_arrived_before(parse_lsn(str(lsn_text))):
             self._late_lsn = parse_lsn(str(lsn_text))
             self._late_wait_s = min(SWITCH_WAIT_S_MAX, 2 * self._late_wait_s or SWITCH_WAIT_S)
@@ -270,7 +182,7 @@ class NodeRequests:
             return False
         self._late_wait_s, self._late_at_s = 0.0, math.inf
         try:
-            self._session().query("SELECT pg_switch_wal()")
+            self._markers_node().query("SELECT pg_switch_wal()")
         except PermissionMissing as error:
             self._may_switch = False
             self._log.warning(
@@ -282,12 +194,12 @@ class NodeRequests:
         self._counts.segment_switches.inc()
         return True
 
-    def _switch_late(self) -> None:
+    def _work_late(self) -> None:
         """Try a switch again that waits for the last segment to arrive, unless that segment was completed otherwise."""
         if time.monotonic() < self._late_at_s:
             return
         try:
-            ((lsn_text,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+            ((lsn_text,),) = self._markers_node().query("SELECT pg_current_wal_insert_lsn()::text")
             if self._segment_begin(parse_lsn(str(lsn_text))) > self._late_lsn:
                 self._late_wait_s, self._late_at_s = 0.0, math.inf
             else:
@@ -321,7 +233,7 @@ class NodeRequests:
 
     def _is_granted_by_now(self) -> bool:
         """Check whether the missing grant exists now; once for each wanted switch (`archive.switch_s`)."""
-        self._may_switch = self._session().archiving().may_switch
+        self._may_switch = self._markers_node().archiving().may_switch
         if self._may_switch:
             self._log.info("segment switches are now granted")
         return self._may_switch

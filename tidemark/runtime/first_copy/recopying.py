@@ -81,6 +81,11 @@ class Recopying:
         self._queued_s = 0.0
         self.waits_for = ""  # why due requests have to wait, if `step` returns that
 
+    @property
+    def has_requests(self) -> bool:
+        """Return whether there are requests whose copy is not complete, and has not failed."""
+        return any(not request.failed for request in recopies_by_table(self._store.recopies()).values())
+
     def step(self, progress: Progress, epoch: Epoch, now_s: float) -> Due:
         """Remove finished requests; return whether the capture is to be stopped, so that the next one can copy.
 

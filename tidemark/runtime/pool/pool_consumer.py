@@ -86,6 +86,8 @@ class PoolConsumer:
         self.update_offsets = update_offsets
         self._on_notice = on_notice
         self.is_paused = False  # set by another thread: no group is taken, and what is finished is confirmed
+        self.is_held = False  # likewise, before another capture continues; a change that failed gets its next success
+        self.confirms_at_once = False  # set by another thread: without regard to the policy
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
         self._order = order
@@ -113,11 +115,13 @@ class PoolConsumer:
         self._numbers = count()
         self._left_out: set[type] = set()
         self._is_last = threading.Event()
+        self._taking = threading.Lock()  # held while groups or parked changes are taken
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
-        """Keep the fencing token."""
+        """Keep the fencing token. A capture that continues an earlier one begins where that was confirmed."""
         del partition
-        self._epoch, self._last = epoch, start
+        self._epoch, self._last, self.confirmed = epoch, start, None
+        self._is_last.clear()
 
     def on_loss(self, loss: Loss) -> None:
         """Tell the application of a loss."""
@@ -143,9 +147,10 @@ class PoolConsumer:
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup | GroupPart:
         """Give groups to the pool up to the bound; confirm what is finished if that is due."""
-        for group in groups if not self.takes_nothing else ():
-            if not self._submit(group) or (self._pending_bytes > self._bytes_max and not self.needs_more):
-                break
+        with self._taking:
+            for group in groups if not self.takes_nothing else ():
+                if not self._submit(group) or (self._pending_bytes > self._bytes_max and not self.needs_more):
+                    break
         self._has_ended = self._search.is_over  # NB: after its last part was submitted
         return self._due() or False
 
@@ -167,7 +172,12 @@ class PoolConsumer:
 
     def retry_parked(self) -> bool:
         """Hand a parked change over again, alone, with everything before it finished. It confirms itself."""
-        parked = None if self.is_paused or self._retries is None else self._retries.next_due()
+        with self._taking:
+            return self._retry_parked()
+
+    def _retry_parked(self) -> bool:
+        is_waiting = self.is_paused or self.is_held
+        parked = None if is_waiting or self._retries is None else self._retries.next_due()
         if parked is None or self._retries is None:
             return False
         retried = RetriedChange(parked, self._processing, self._retries)
@@ -192,13 +202,24 @@ class PoolConsumer:
 
     @property
     def takes_nothing(self) -> bool:
-        """Return whether no further group is taken: it is paused, or the condition to stop is met."""
-        return self._has_ended or self.is_paused
+        """Return whether no further group is taken: it is paused or held, or the condition to stop is met."""
+        return self._has_ended or self.is_paused or (self.is_held and not self.needs_more)
 
     @property
     def is_complete(self) -> bool:
         """Return whether it has ended, and everything before that is finished."""
         return self._has_ended and self._pool.settled_units == self._submitted_units
+
+    def is_at_rest(self, progress: Progress) -> bool:
+        """Return whether all that it took is finished, confirmed and stored, and it takes nothing while it is held.
+
+        Another thread calls it. `progress`: of the capture.
+        """
+        if not self._taking.acquire(blocking=False):
+            return False
+        self._taking.release()  # NB: whoever takes it now sees that the consumer is held
+        is_finished = self._pool.settled_units == self._submitted_units == self._confirmed_units
+        return is_finished and self._is_stored(progress)
 
     def flush(self) -> None:
         """Confirm at the next call whatever is finished, without regard to the policy. From any thread."""
@@ -261,6 +282,8 @@ class PoolConsumer:
             changes == 0  # the position moves, and nothing would be repeated
             or self._is_last.is_set()
             or self.is_paused
+            or self.is_held
+            or self.confirms_at_once
             or self._pending_bytes > self._bytes_max
             or self._commit.is_due(Finished(now_s - self._since_s, changes))
         )

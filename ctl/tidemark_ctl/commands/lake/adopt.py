@@ -3,14 +3,14 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import config_option, lake_option, state_option
+from tidemark_ctl.options import config_option, lake_option, reader_option, state_option
 
 
 @click.command()
 @lake_option
 @state_option
 @config_option
-@click.option("--reader", default="spark", show_default=True, help="The reader of the pipeline that writes the lake.")
+@reader_option
 @click.option("--yes", is_flag=True, help="Adopt the lake without a question.")
 @deferred("lake_adoption.adopt_lake")
 def adopt() -> None:

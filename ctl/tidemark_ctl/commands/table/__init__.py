@@ -5,6 +5,7 @@ import click
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
+    "add": Entry("table.add", "Add changes from before a table was captured to its log in a lake."),
     "recopy": Entry(
         "table.recopy",
         "Copy tables again, as a new generation for every reader; return when the copies are in the stream.",
@@ -17,4 +18,4 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def table() -> None:
-    """Copy single tables again, or resume them."""
+    """Add, copy again or resume single tables."""

@@ -382,7 +382,7 @@ def return_without_archive(world: ChaosWorld) -> None:
         try:
             world.sidecar.kill(max(BACK_AFTER_S))
             world.wait_for_stage(Stage.ARCHIVE, Stage.RETURNING)
-            world.wait_for_stage(Stage.REALTIME)
+            world.wait_for(lambda: _is_back_and_spool_full(world), Stage.REALTIME.value)
         finally:
             world.spool_disk.empty()
         switches = world.view.switches
@@ -392,3 +392,8 @@ def return_without_archive(world: ChaosWorld) -> None:
     raise AssertionError(
         f"realtime never came back without the archive: {world.reported()}"
     )  # enough was archived each time
+
+
+def _is_back_and_spool_full(world: ChaosWorld) -> bool:
+    world.spool_disk.fill()  # again and again: the archiver clears segments that are no longer needed
+    return world.stage is Stage.REALTIME

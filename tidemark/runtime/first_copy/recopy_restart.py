@@ -1,4 +1,4 @@
-"""Restarts the sidecar's capture for requested copies, once a restart loses nothing (`first_copy.recopying`).
+"""Decides when a capture restarts for requested copies: once a restart loses nothing (`first_copy.recopying`).
 
 A restart reads WAL from the restart LSN. If a transaction has been open for long, the node may have removed that WAL:
 without an archive the restart would end the capture. And the copy waits for transactions that are older than its start,
@@ -8,14 +8,14 @@ must confirm that it has the WAL, and the transactions that are open by then hav
 
 from concurrent.futures import Future
 
+from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
+from tidemark.io.node.node_queries import NodeQueries, OlderOpen
 from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, format_lsn
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture
-from tidemark.runtime.daemon.node_requests import OlderOpen
-from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import Due, Recopying
 
 QUERY_S = 5.0  # interval of queries for the WAL
@@ -40,11 +40,11 @@ class NoWalForRestart(NodeUnreachable):
 class RecopyRestart:
     """Decides when to stop a running capture so that the next one copies the requested tables."""
 
-    def __init__(self, daemon: DaemonContext) -> None:
-        self._recopying = Recopying(daemon.context.store)
-        self._node_requests = daemon.node_requests
-        self._log = daemon.context.log
-        self._errors = daemon.context.metrics.errors
+    def __init__(self, context: CaptureContext, node_queries: NodeQueries) -> None:
+        self._recopying = Recopying(context.store)
+        self._node_queries = node_queries
+        self._log = context.log
+        self._errors = context.metrics.errors
         self._clock = SystemClock()
         self._wal_query: WalQuery | None = None
         self._queried_lsn: Lsn = INVALID_LSN
@@ -60,14 +60,19 @@ class RecopyRestart:
         self._recopying.queue(epoch, self._now_s())
         self._forget()
 
-    def is_due(self, capture: Capture, epoch: Epoch) -> bool:
-        """Return whether `capture` should be stopped now."""
-        due = Due.NOTHING if capture.status().copying else self._recopying.step(capture.progress, epoch, self._now_s())
+    @property
+    def has_requests(self) -> bool:
+        """Return whether there are requests whose copy is not complete, and has not failed."""
+        return self._recopying.has_requests
+
+    def is_due(self, progress: Progress, epoch: Epoch, *, copying: bool) -> bool:
+        """Return whether the capture with this progress should be stopped now. `copying`: it makes a copy."""
+        due = Due.NOTHING if copying else self._recopying.step(progress, epoch, self._now_s())
         if due is not Due.NOW:
             self._forget()
             self.waits_for = self._recopying.waits_for if due is Due.LATER else ""
         elif not self._has_wal:
-            self._poll_wal(capture)
+            self._poll_wal(progress)
         elif not self._are_older_over:
             self._poll_older()
         return self._has_wal and self._are_older_over
@@ -79,14 +84,14 @@ class RecopyRestart:
         self._wal_query, self._older_query, self._below = None, None, None
         self._has_wal, self._are_older_over, self.waits_for = False, False, ""
 
-    def _poll_wal(self, capture: Capture) -> None:
+    def _poll_wal(self, progress: Progress) -> None:
         """Query the node for the WAL that a restart reads, until it has it."""
         now_s = self._now_s()
         if self._wal_query is None:
-            if now_s >= self._not_before_s and capture.progress.delivered is not None:
+            if now_s >= self._not_before_s and progress.delivered is not None:
                 self._not_before_s = now_s + QUERY_S
-                self._queried_lsn = capture.progress.delivered.restart_lsn
-                self._wal_query = self._node_requests.has_wal(self._queried_lsn)
+                self._queried_lsn = progress.delivered.restart_lsn
+                self._wal_query = self._node_queries.has_wal(self._queried_lsn)
             return
         if not self._wal_query.done():
             return
@@ -108,7 +113,7 @@ class RecopyRestart:
         if self._older_query is None:
             if now_s >= self._not_before_s:
                 self._not_before_s = now_s + OLDER_QUERY_S
-                self._older_query = self._node_requests.find_older(self._below)
+                self._older_query = self._node_queries.find_older(self._below)
             return
         if not self._older_query.done():
             return

@@ -1,0 +1,318 @@
+"""`python -m pyspark_tidemark.earlier_changes`: the program behind `cdcctl table add`; prints one JSON object.
+
+    STATE ARCHIVE LAKE CONFIG READER TABLE FROM SPILL BACKUP
+
+CONFIG: the configuration of the daemons, or empty. FROM: an LSN or a time. SPILL: a folder for large transactions.
+BACKUP: a base backup for the rows of the replica, or empty.
+
+It is here because it decodes with `tidemark.runtime` and writes tables of `tidemark.pipeline`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemark.decode.catalog.databases import MappedDialects
+from tidemark.decode.groups.group_builder import GroupBuilder
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.backup.backup import open_backup
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.host.spill import SpillFolder
+from tidemark.io.process.config import Config
+from tidemark.io.process.config_loading import load_config
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
+from tidemark.model.change import ChangeGroup, LogicalMessage
+from tidemark.model.commit_time import CommitTime, parse_commit_time
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn, parse_lsn
+from tidemark.model.position import NO_SEQUENCE, Epoch, Position
+from tidemark.model.relation import Relation
+from tidemark.model.table_name import TableName
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
+from tidemark.pipeline.earlier.earlier_changes import AddedChanges, EarlierChanges
+from tidemark.pipeline.earlier.new_log import create_log
+from tidemark.pipeline.earlier.whole_replica import WholeReplica
+from tidemark.pipeline.failpoints import EarlierFailpoint, Failpoint
+from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition
+from tidemark.pipeline.lake.report import NoTable, OpenedLake
+from tidemark.pipeline.landing.lake_epoch import hold_lake
+from tidemark.pipeline.replay.copied_result import write_copy
+from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
+from tidemark.pipeline.replay.refusal import ReplayRefused
+from tidemark.pipeline.replay.result_target import FolderTarget
+from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.source.captured_databases import CapturedDatabases
+from tidemark.pipeline.storage.stores import open_lake
+from tidemark.runtime.backup_rows.table_rows import rows_of_tables
+from tidemark.runtime.plugins.delivered_versions import delivered_versions
+from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.plugins import load_plugins
+from tidemark.runtime.replay.commit_times import TimeRange, begin_lsn
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
+from tidemark.runtime.replay.offline import check_same_cluster, decode_archive, ends_early
+from tidemark.runtime.seed.copy_plan import is_changed_selection
+
+_NO_EPOCH = Epoch(TimelineId(0), 0)  # the rows go to the lake, and not to a consumer
+
+
+class NothingEarlier(ConfigError):
+    """The log of a table begins before the requested changes."""
+
+    hint = "give an earlier LSN or time as --from"
+
+
+class NotSelectedYet(ConfigError):
+    """The lake does not have all changes of a table since it was selected."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierWal:
+    """The archived WAL of a capture, decoded as its daemons would have decoded it with the table selected."""
+
+    view: StateView
+    history: Path
+    archive: ArchiveFolder
+    config: Config
+    spill: Path
+
+    def groups(self, of: TableId, begin: Lsn | CommitTime, from_lsn: Lsn, end: Position) -> Iterator[ChangeGroup]:
+        """Yield the changes of a table from `begin` on, in transactions up to that of the position `end`.
+
+        from_lsn: at or before `begin`, if that is a time.
+        """
+        start = begin_from_history(
+            self.view,
+            self.history,
+            from_lsn,
+            memory_bytes=MEMORY_BYTES_DEFAULT,
+            spill=SpillFolder(self.spill),
+            archive=self.archive,
+        )
+        selection = self.config.select.selection()
+        builder = GroupBuilder(
+            MappedDialects(start.mirrors, start.types, self.view.identity.server_major),
+            selected=lambda relation: relation.oid == of[1],
+            root_of=selection.root_of,
+            excluded=selection.excluded_origins(),
+            selects_message=lambda _prefix: False,
+        )
+        start.decoding.decoder.select_only(builder.selects)
+        # NB: the log may begin inside the last transaction, after a part that was delivered without the table.
+        lsns = LsnRange(from_lsn, Lsn(end.commit_lsn + 1))
+        times = TimeRange(begin) if isinstance(begin, CommitTime) else TimeRange()
+        for decoded in decode_archive(self.archive, start, lsns, _is_the_end, times):
+            if isinstance(decoded, CommittedRun):
+                yield from builder.add_run(decoded)
+            elif isinstance(decoded, CommittedTransaction):
+                yield from builder.add_transaction(decoded)
+        last = builder.flush()
+        if last is not None:
+            yield last
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLake:
+    """A lake that no pipeline writes meanwhile, and the capture to which it belongs."""
+
+    root: str
+    positions: Positions
+    found: OpenedCapture
+    databases: CapturedDatabases
+    wal: EarlierWal
+
+    def table(self, name: str) -> TablePosition:
+        """Return a table; a selected one without a change in the lake gets a log. Raise `NoTable`."""
+        try:
+            return OpenedLake(self.root).find(name)
+        except NoTable:
+            wanted = TableName.parse(name)
+            captured = self.found.capture.captured_tables()
+            new = {of: each for of, each in captured.items() if self._is_called(of, each, wanted)}
+            if len(new) != 1:
+                raise
+        ((of, relation),) = new.items()
+        return create_log(
+            self.root,
+            self.positions,
+            of,
+            self._delivered(of[0], relation),
+            self._contains(name),
+            capture=self.wal.view.identity.capture,
+            databases=self.databases,
+            shapes=self.shapes,
+            config=self.wal.config.lake,
+        )
+
+    def add(self, table: TablePosition, begin: Lsn | CommitTime, backup: Path | None) -> ReplayReport:
+        """Add the earlier changes of a table from `begin` on, and make its replica whole; return the report."""
+        earlier = EarlierChanges(
+            self.root,
+            self.wal.view.identity.capture,
+            self.positions,
+            table,
+            shapes=self.shapes,
+            constants=constants_of,
+            dialects=self.databases.dialects,
+        )
+        added = self._add(earlier, table, begin)
+        settings = self.wal.config.lake.settings_of(table.qualified_name)
+        whole = WholeReplica(self.root, self.wal.view.identity.capture, self.positions, earlier.table, settings)
+        make = whole.from_log if backup is None else partial(self._from_backup, table, backup)
+        obstacle, rows, final = whole.obstacle(), 0, earlier.table
+        if not obstacle and (added.rows or earlier.was_committed or backup or table.replica_version < 0):
+            try:
+                final, rows = whole.replaced(make)
+            except ReplayRefused as error:
+                obstacle = str(error)
+        earlier.finish(final)
+        source = "the log" if backup is None else "the base backup"
+        replica = f"unchanged: {obstacle}" if obstacle else f"all rows, from {source}" if rows else "unchanged"
+        first = "" if added.first is None else format_lsn(added.first.commit_lsn)
+        changes: ReplayReport = {"table": table.qualified_name, "first": first, "rows": added.rows}
+        return changes | {"files": added.files, "replica": replica, "replica_rows": rows}
+
+    def _add(self, earlier: EarlierChanges, table: TablePosition, begin: Lsn | CommitTime) -> AddedChanges:
+        wal = self.wal
+        from_lsn = begin_lsn(wal.archive, wal.view.history, begin) if isinstance(begin, CommitTime) else begin
+        if from_lsn >= earlier.end.commit_lsn:
+            if earlier.was_committed:
+                return earlier.complete()
+            raise NothingEarlier(f"{table.qualified_name}: its log begins at {earlier.end}")
+        if wal.archive.last_lsn() < earlier.end.commit_lsn:
+            raise ends_early(wal.archive, wal.archive.last_lsn(), earlier.end.commit_lsn)
+        interrupted_lsn = earlier.interrupted_lsn
+        if interrupted_lsn is not None:  # its events are recorded
+            begin = from_lsn = min(from_lsn, interrupted_lsn)
+        earlier.begin(from_lsn)
+        transforms = load_plugins(wal.config, "the configuration").transforms
+        plans = GroupTransforms(transforms, self.databases.types, _NO_EPOCH, dict(self.databases))
+        for group in wal.groups((table.database, table.relation), begin, from_lsn, earlier.end):
+            items = plans.apply(group).items if transforms else group.items
+            earlier.add(
+                [
+                    Delivered(NO_SEQUENCE, item)
+                    for item in items
+                    if not isinstance(item, LogicalMessage) and item.database == table.database
+                ]
+            )
+        return earlier.complete()
+
+    def _from_backup(self, table: TablePosition, backup: Path, to: FolderTarget) -> int:
+        """Write the rows that a table has at the end of the lake, by the pages of a base backup and archived WAL."""
+        if self.wal.config.transforms:
+            raise ReplayRefused(
+                "rows of a base backup do not pass the transforms of the configuration",
+                hint="copy the table with copy.base_backup, or with a SELECT",
+            )
+        name = TableName(table.namespace, table.name, self.databases.get(table.database))
+        moment = Lsn(self.positions.applied.position.commit_lsn + 1)
+        types = self.databases.types
+        with open_backup(backup) as opened, to.unfinished() as folder:
+            scratch = folder / "scratch"
+            scratch.mkdir(mode=0o700)
+            (rows,) = rows_of_tables(opened, self.wal.archive, [name], moment, scratch=scratch, types=types)
+            return write_copy(
+                to, folder, rows.database, rows.relation, rows.batches(), after=rows.position, types=types
+            )
+
+    def shapes(self, relation: Relation) -> pa.StructType:
+        """Return the live columns of a version in Arrow."""
+        return shape_of(relation, self.databases.types)
+
+    def _delivered(self, database: Oid, relation: Relation) -> Relation:
+        """Return the version of a table after the transforms."""
+        delivered = delivered_versions(self.wal.config, self.databases.types, self.databases)(database, relation)
+        assert delivered is not None, relation
+        return delivered
+
+    def _is_called(self, of: TableId, relation: Relation, wanted: TableName) -> bool:
+        is_there = wanted.database in (None, self.databases.get(of[0]))
+        is_new = of not in self.positions.tables
+        return is_there and is_new and (relation.namespace, relation.name) == (wanted.schema, wanted.table)
+
+    def _contains(self, name: str) -> Applied:
+        """Return up to where the lake has all changes, with the table selected; raise `NotSelectedYet`."""
+        view, config, applied = self.wal.view, self.wal.config, self.positions.applied
+        if is_changed_selection(config.select, config.copy, view):
+            raise NotSelectedYet(
+                f"{name} is selected by the configuration, and the daemons have not run with it yet",
+                hint="restart the daemons with this configuration, or name the one that they have with --config",
+            )
+        if applied.sequence == self.found.outbox.head() and view.delivered is not None:
+            return replace(applied, position=max(applied.position, view.delivered.pointer.position))
+        assert view.fingerprint is not None, "the selection is that of the daemons"
+        if applied.position.commit_lsn < view.fingerprint.seen_lsn:
+            raise NotSelectedYet(
+                f"{name} was selected after {applied.position}, up to which the lake has all changes",
+                hint="start the pipeline, and let it write what the outbox has; then stop it and repeat this command",
+            )
+        return applied
+
+
+def add_earlier_changes(
+    state: Path,
+    archive: Path,
+    lake: str,
+    config: Path | None,
+    *,
+    reader: str,
+    name: str,
+    begin: str,
+    spill: Path,
+    backup: Path | None,
+) -> ReplayReport:
+    """Add the changes of a table from before it was captured to its log; return the report."""
+    loaded = load_config(config, os.environ)
+    open_lake(lake, loaded.lake)
+    moment: Lsn | CommitTime = parse_lsn(begin) if "/" in begin else parse_commit_time(begin)
+    folder = StateFolder(state)
+    with ExitStack() as stack:
+        found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())
+        stack.enter_context(RoleLock.acquire(found.folder, f"pipeline-{reader}"))
+        stack.enter_context(hold_lake(lake, found.outbox.identity, found.capture.facts(), reader))
+        with StateStore.open(folder, read_only=True) as store:
+            view = store.view()
+        segments = ArchiveFolder(archive, of=view.identity.system_identifier)
+        check_same_cluster(segments, view.identity.system_identifier)
+        wal = EarlierWal(view, folder.history, segments, loaded, spill)
+        positions = Positions(lake, found.outbox.identity)
+        held = HeldLake(lake, positions, found, CapturedDatabases(found.outbox), wal)
+        return held.add(held.table(name), moment, backup)
+
+
+def _is_the_end(_error: InvalidWal) -> None:
+    """Invalid bytes in the last segment are the end of WAL."""
+
+
+def _added(*arguments: str) -> ReplayReport:
+    state, archive, lake, config, reader, name, begin, spill, backup = arguments
+    return add_earlier_changes(
+        Path(state),
+        Path(archive),
+        lake,
+        Path(config) if config else None,
+        reader=reader,
+        name=name,
+        begin=begin,
+        spill=Path(spill),
+        backup=Path(backup) if backup else None,
+    )
+
+
+if __name__ == "__main__":
+    arm_from_environment(Failpoint, EarlierFailpoint)
+    exit_at_once(run(partial(_added, *sys.argv[1:])))

@@ -1,0 +1,295 @@
+"""`cdcctl table add`: the log of a table that was selected late, equal to that of a capture that always had it."""
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.lakes.lakes import feed_by_hand, log_rows, replica_rows
+from tests.support.processes.captures import Sidecar, initialised
+from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, succeeded
+from tests.support.servers.backups import by_copy
+from tests.support.servers.postgres import Cluster, StopMode, new_cluster
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
+from tidemark.pipeline.earlier.earlier_changes import UNFINISHED
+from tidemark.pipeline.lake.report import OpenedLake
+from tidemark.pipeline.replay.moment import LsnMoment
+from tidemark.pipeline.replay.refusal import ReplayRefused
+from tidemark.pipeline.replay.replaying import replay
+from tidemark.pipeline.replay.result_target import FolderTarget
+
+DATABASE = "shop"
+READER = "lake"
+TABLES = ("keyed", "keyless", "parts")
+DDL = """
+CREATE TABLE other (id int PRIMARY KEY);
+CREATE TABLE keyed (id int PRIMARY KEY, amount int, note text, big text);
+ALTER TABLE keyed ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE keyless (id int, note text); ALTER TABLE keyless REPLICA IDENTITY FULL;
+CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
+CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (20);
+CREATE TABLE parts_high PARTITION OF parts FOR VALUES FROM (20) TO (1000);
+INSERT INTO keyed SELECT g, g, 'before', repeat('x', 3000) FROM generate_series(1, 20) g;
+"""
+EARLIER = (
+    "INSERT INTO keyed SELECT g, g, 'first', repeat('y', 3000) FROM generate_series(21, 40) g",
+    "UPDATE keyed SET note = 'second' WHERE id % 3 = 0",
+    "INSERT INTO keyless SELECT g % 5, 'row ' || g FROM generate_series(1, 30) g",
+    "INSERT INTO parts SELECT g, 'part' FROM generate_series(1, 39) g",
+    "ALTER TABLE keyed ALTER amount TYPE bigint",
+    "UPDATE keyed SET amount = 5000000000 WHERE id = 3",
+    "ALTER TABLE keyed RENAME note TO remark",
+    "UPDATE keyed SET id = id + 100 WHERE id < 5",
+    "ALTER TABLE keyless ALTER id TYPE text USING 'n' || id",
+    "DELETE FROM keyless WHERE id = 'n2'",
+    "TRUNCATE keyless",
+    "INSERT INTO keyless VALUES ('after', 'truncate'), ('after', 'truncate')",
+    "ALTER TABLE keyed DROP COLUMN big",
+    "DELETE FROM keyed WHERE id = 10",
+    "BEGIN; ALTER TABLE parts ADD COLUMN extra int DEFAULT 7; UPDATE parts SET id = id + 70 WHERE id = 5; COMMIT",
+)
+LATER = (
+    "UPDATE keyed SET remark = 'third' WHERE id % 5 = 0",
+    "ALTER TABLE keyed ADD COLUMN more text",
+    "INSERT INTO keyed (id, more) VALUES (500, 'later')",
+    "INSERT INTO keyless VALUES ('later', 'x')",
+    "DELETE FROM keyless WHERE note = 'truncate'",
+    "INSERT INTO parts (id, note) VALUES (600, 'later')",
+)
+
+
+TABLES_VARIABLE = "TIDEMARK_SELECT__TABLES"
+SELECTED = {
+    "TIDEMARK_SELECT__DATABASES": DATABASE,
+    TABLES_VARIABLE: "*.*",
+    "TIDEMARK_SELECT__PARTITION_ROOTS": "public.parts",
+    "TIDEMARK_COPY__ENABLED": "false",
+}
+LANDED = 3  # statements of LATER that the lake has when earlier changes are added
+KILLS = ("earlier-marked", "events-recorded", "earlier-written:2", "files-written", "earlier-committed")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The lakes of a capture that always had all tables and of one that got them late, and the archived WAL."""
+
+    root: Path
+    begin: Lsn  # before the first of EARLIER
+    after: Mapping[str, Lsn]  # the statements before the tables were selected
+    rows: Mapping[str, list[object]]  # of each table at the source, in the end
+
+    @property
+    def always(self) -> Path:
+        return self.root / "always" / "lake"
+
+    @property
+    def late(self) -> StateFolder:
+        return StateFolder(self.root / "late" / "state")
+
+    def late_lake(self, to: Path) -> Path:
+        return Path(shutil.copytree(self.root / "late" / "lake", to / "lake"))
+
+    def add(self, lake: Path, table: str, *more: str | Path, begin: str = "", **variables: str) -> Done:
+        places = ("--state", self.late.root, "--lake", lake, "--archive", self.root / "archive", "--reader", READER)
+        arguments = ("--from", begin or format_lsn(self.begin), table, *more)
+        return cdcctl("table", "add", *places, *arguments, **{**SELECTED, **variables})
+
+    def land_rest(self, lake: Path) -> None:
+        feed_by_hand(self.late, lake, READER, confirm=False)
+
+
+def flushed(cluster: Cluster) -> Lsn:
+    return parse_lsn(cluster.flush_lsn())
+
+
+def run_all(cluster: Cluster, statements: Sequence[str]) -> dict[str, Lsn]:
+    """Run statements; return the LSN after each."""
+    after = {}
+    for statement in statements:
+        cluster.sql(statement, DATABASE)
+        after[statement] = flushed(cluster)
+    return after
+
+
+@contextmanager
+def captured_beside(cluster: Cluster, root: Path, tables: str) -> Iterator[Sidecar]:
+    root.mkdir()
+    with initialised(cluster, DATABASE, root, copy=False, **{**SELECTED, TABLES_VARIABLE: tables}) as sidecar:
+        sidecar.start()
+        yield sidecar
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
+    root = tmp_path_factory.mktemp("earlier")
+    with new_cluster(15, {"wal_keep_size": "1GB"}, initdb=["--wal-segsize=1"]) as cluster:
+        cluster.sql(f"CREATE DATABASE {DATABASE}")
+        cluster.sql(DDL, DATABASE)
+        with (
+            captured_beside(cluster, root / "always", "*.*") as always,
+            captured_beside(cluster, root / "late", "public.other") as late,
+        ):
+            begin = flushed(cluster)
+            by_copy(cluster, root / "backup", seed=1)
+            after = run_all(cluster, EARLIER)
+            late.catch_up()
+            feed_by_hand(late.folder, root / "late" / "lake", READER)
+            late.stop()
+            late.options[TABLES_VARIABLE] = "*.*"
+            late.start()
+            run_all(cluster, LATER[:LANDED])
+            late.catch_up()
+            feed_by_hand(late.folder, root / "late" / "lake", READER)
+            run_all(cluster, LATER[LANDED:])
+            late.catch_up()
+            always.catch_up()
+            feed_by_hand(always.folder, root / "always" / "lake", READER)
+        rows = {table: rows_at_source(cluster, table) for table in TABLES}
+        cluster.sql("SELECT pg_switch_wal()")
+        cluster.stop(StopMode.FAST)
+        shutil.copytree(cluster.data / "pg_wal", root / "archive", ignore=shutil.ignore_patterns("archive_status"))
+    return Captured(root, begin, after, rows)
+
+
+def rows_at_source(cluster: Cluster, table: str) -> list[object]:
+    found = cluster.sql(f"SELECT row_to_json(t)::text FROM {table} t", DATABASE)
+    return sorted((values(json.loads(str(row))) for (row,) in found), key=repr)
+
+
+def replica_of(lake: Path, table: str) -> list[object]:
+    rows = replica_rows(lake, OpenedLake(str(lake)).find(f"public.{table}").folder)
+    return sorted((values({**row, "tableoid": None}) for row in rows), key=repr)
+
+
+def values(row: object) -> object:
+    """Return what a row has, apart from its place in an outbox: columns without a value depend on the others."""
+    if not isinstance(row, dict):
+        return row
+    return {name: values(value) for name, value in row.items() if value is not None and name != "_seq"}
+
+
+def log_of(lake: Path, table: str) -> list[object]:
+    found = [known for known in OpenedLake(str(lake)).tables if known.name == table]
+    return [values(row) for known in found for row in log_rows(lake, known.folder)]
+
+
+def replayed(lake: Path, table: str, at: Lsn, to: Path) -> list[object]:
+    opened = OpenedLake(str(lake))
+    replay(opened, opened.find(f"public.{table}"), LsnMoment(at), FolderTarget(to / "replica"))
+    return [values(row) for row in replica_rows(to, "")]
+
+
+@pytest.mark.feature("N05")
+@pytest.mark.parametrize("table", TABLES)
+def test_the_log_equals_that_of_a_capture_which_always_had_the_table(
+    captured: Captured, table: str, tmp_path: Path
+) -> None:
+    lake, expected = captured.late_lake(tmp_path), log_of(captured.always, table)
+    before = log_of(lake, table)
+    report = json.loads(succeeded(captured.add(lake, f"public.{table}", "--json")).out)
+    added = log_of(lake, table)
+    assert report["rows"] == len(added) - len(before)
+    captured.land_rest(lake)
+    found = log_of(lake, table)
+    assert len(found) == len(expected)
+    for row, wanted in zip(found, expected, strict=True):
+        assert row == wanted
+
+
+@pytest.mark.feature("N05")
+def test_the_rows_at_a_moment_before_the_table_was_selected_follow_from_its_creation_or_truncation(
+    captured: Captured, tmp_path: Path
+) -> None:
+    lake = captured.late_lake(tmp_path)
+    moments = list(captured.after.values())
+    succeeded(captured.add(lake, "public.keyless"))
+    truncated = next(number for number, text in enumerate(EARLIER) if text.startswith("TRUNCATE"))
+    for number in range(truncated, len(EARLIER)):
+        expected = replayed(captured.always, "keyless", moments[number], tmp_path / f"always-{number}")
+        assert replayed(lake, "keyless", moments[number], tmp_path / f"late-{number}") == expected
+
+
+@pytest.mark.feature("N05")
+def test_an_interrupted_command_is_repeated_and_adds_every_change_once(captured: Captured, tmp_path: Path) -> None:
+    lake, expected = captured.late_lake(tmp_path), log_of(captured.always, "keyed")
+    before = log_of(lake, "keyed")
+    for point in KILLS:
+        killed = captured.add(lake, "public.keyed", TIDEMARK_FAILPOINT=point)
+        assert killed.code == 128 + signal.SIGKILL, (point, killed.err)
+        is_added = point == KILLS[-1]
+        assert (log_of(lake, "keyed") == before) is not is_added, point
+        assert [gap.reason for gap in OpenedLake(str(lake)).find("public.keyed").breaks] == [UNFINISHED], point
+    assert json.loads(succeeded(captured.add(lake, "public.keyed", "--json")).out)["rows"] == 0
+    captured.land_rest(lake)
+    assert log_of(lake, "keyed") == expected
+    assert not OpenedLake(str(lake)).find("public.keyed").breaks
+    assert cdcctl("lake", "check", "--lake", lake, "--read-files").code == ExitCode.SUCCESS
+
+
+@pytest.mark.feature("N05")
+def test_an_attempt_that_follows_an_interrupted_one_begins_where_that_did(captured: Captured, tmp_path: Path) -> None:
+    """Its events are recorded: without the changes behind them, a replay would be wrong."""
+    lake, moments = captured.late_lake(tmp_path), list(captured.after.values())
+    captured.add(lake, "public.keyless", TIDEMARK_FAILPOINT="earlier-written")
+    with pytest.raises(ReplayRefused, match=UNFINISHED):
+        replayed(lake, "keyless", moments[-1], tmp_path / "interrupted")
+    succeeded(captured.add(lake, "public.keyless", begin=format_lsn(moments[-2])))
+    captured.land_rest(lake)
+    assert log_of(lake, "keyless") == log_of(captured.always, "keyless")
+    expected = replayed(captured.always, "keyless", moments[-1], tmp_path / "always")
+    assert replayed(lake, "keyless", moments[-1], tmp_path / "late") == expected
+
+
+@pytest.mark.feature("N05")
+@pytest.mark.parametrize("table", ["keyless", "parts"])
+def test_the_replica_gets_all_rows_if_the_table_was_truncated_or_if_there_is_a_base_backup(
+    captured: Captured, table: str, tmp_path: Path
+) -> None:
+    lake = captured.late_lake(tmp_path)
+    backup = () if table == "keyless" else ("--base-backup", captured.root / "backup")
+    killed = captured.add(lake, f"public.{table}", *backup, TIDEMARK_FAILPOINT="earlier-committed")
+    assert killed.code == 128 + signal.SIGKILL
+    report = json.loads(succeeded(captured.add(lake, f"public.{table}", *backup, "--json")).out)
+    assert (report["rows"], report["replica"].partition(",")[0]) == (0, "all rows")
+    captured.land_rest(lake)
+    assert replica_of(lake, table) == captured.rows[table]
+
+
+@pytest.mark.feature("N05")
+def test_the_replica_stays_as_it_is_if_its_rows_are_unknown(captured: Captured, tmp_path: Path) -> None:
+    lake = captured.late_lake(tmp_path)
+    before = replica_of(lake, "keyed")
+    report = json.loads(succeeded(captured.add(lake, "public.keyed", "--json")).out)
+    assert report["replica"].startswith("unchanged: public.keyed: the log has no complete copy of it")
+    assert replica_of(lake, "keyed") == before
+
+
+@pytest.mark.feature("N15")
+def test_earlier_changes_pass_the_transforms_of_the_configuration(captured: Captured, tmp_path: Path) -> None:
+    lake, config = captured.late_lake(tmp_path), tmp_path / "tidemark.toml"
+    config.write_text('[[transforms]]\nuse = "tidemark:Mask"\ncolumns = ["public.keyed.remark|note"]\n')
+    before = log_of(lake, "keyed")
+    succeeded(captured.add(lake, "public.keyed", "--config", config))
+    earlier = log_of(lake, "keyed")[: -len(before)]
+    assert earlier
+    assert not any(name in row for row in earlier if isinstance(row, dict) for name in ("note", "remark"))
+
+
+@pytest.mark.feature("N05")
+def test_what_cannot_be_added_is_refused_with_the_reason(captured: Captured, tmp_path: Path) -> None:
+    lake = captured.late_lake(tmp_path)
+    before = contents(lake)
+    refused(captured.add(lake, "public.missing"), ExitCode.CONFIG, "has no table public.missing")
+    refused(captured.add(lake, "public.keyed", begin="0/FFFFFFFF"), ExitCode.CONFIG, "its log begins at")
+    refused(captured.add(lake, "public.keyed", begin="0/1"), ExitCode.STATE, "no catalog base for 0/1")
+    with RoleLock.acquire(captured.late, f"pipeline-{READER}"):
+        refused(captured.add(lake, "public.keyed"), ExitCode.FENCED, "pipeline")
+    assert {name: content for name, content in contents(lake).items() if name != "_pipeline.lock"} == before

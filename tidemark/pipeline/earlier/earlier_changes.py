@@ -1,0 +1,260 @@
+"""Adds the changes from before the first one in the log of a table: the table was captured later than they were made.
+
+    add       `_positions` records a break before the first change of the log, so that no replay counts on what follows;
+              then come data files in the folder of the log, and the events in `_events`
+    complete  one commit adds all files to the log
+    finish    the break is removed
+
+After a kill or an error the break remains, with the LSN from which the changes were to be added. The next attempt adds
+them from there, or only removes the break if the commit was made. The files of a killed attempt belong to no commit:
+the vacuum removes them. The pipeline of the lake must not run meanwhile.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.decode.types.codec import Dialect
+from tidemark.io.host.failpoints import passed
+from tidemark.model.change import ChangeBatch, Truncation
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
+from tidemark.model.position import NO_SEQUENCE, Position
+from tidemark.pipeline.delta_log.applied import BEFORE_ALL, Applied
+from tidemark.pipeline.delta_log.commit_files import FileChange
+from tidemark.pipeline.earlier.older_rows import older_rows
+from tidemark.pipeline.failpoints import EarlierFailpoint
+from tidemark.pipeline.lake.faults import LakeEntry, LogBreak
+from tidemark.pipeline.lake.files.file_format import FILE_BYTES, arrow_encodings
+from tidemark.pipeline.lake.files.file_writing import fitted, write_file
+from tidemark.pipeline.lake.files.partitions import divided
+from tidemark.pipeline.lake.folders import LOG, table_app
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX
+from tidemark.pipeline.lake.layout import Constants, Shapes
+from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
+from tidemark.pipeline.lake.table_properties import KEEP_HOURS
+from tidemark.pipeline.lake.writable_table import writable_table
+from tidemark.pipeline.sinks.changelog import expired_lsn, truncation_rows
+from tidemark.pipeline.sinks.event_record import EventRecord
+from tidemark.pipeline.sinks.logshape import log_rows
+from tidemark.pipeline.sinks.steps import Delivered, PackedRun, Rows, Step, before, last_position, steps
+
+UNFINISHED = "cdcctl table add was interrupted"  # the reason of the break of an attempt
+_PLACE = ("_tli", "_commit_lsn", "_ordinal")
+_NO_CAPTURE_HINT = "select the table (select.tables), restart the daemons, and let the pipeline write its first change"
+
+
+class LogUnfit(ConfigError):
+    """A log to which no earlier changes can be added."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedChanges:
+    """What was added to a log."""
+
+    rows: int
+    files: int
+    first: Position | None  # of the changes that were added; None: there was none
+
+
+class EarlierChanges:
+    """The changes of one table before the first one in its log; used by one thread."""
+
+    def __init__(
+        self,
+        root: str,
+        capture: str,
+        positions: Positions,
+        table: TablePosition,
+        *,
+        shapes: Shapes,
+        constants: Constants,
+        dialects: Mapping[Oid, Dialect],
+    ) -> None:
+        """Open the log of `table` in the lake at `root`; raise `LogUnfit`."""
+        self._positions = positions
+        self._table = table
+        self._of = (table.database, table.relation)
+        self._uri, self._app = f"{root}/{table.folder}/{LOG}", table_app(capture, self._of, LOG)
+        self._shapes = shapes
+        _check(table)
+        self._log = writable_table(self._uri, self._app, table.log.recorded)
+        if expired_lsn(self._log):
+            raise LogUnfit(
+                f"{table.qualified_name}: log_keep_days has deleted rows of its log, and would delete earlier ones",
+                hint="set log_keep_days = 0 for it in [[lake.tables]], and copy it again with a new log",
+            )
+        self._events = EventRecord(
+            root,
+            capture,
+            shapes,
+            constants,
+            dialects,
+            is_reduced=lambda _of, _items: False,
+            expired_lsn=lambda _of: INVALID_LSN,
+        )
+        self.end = self._first_in_log()  # NB: an attempt that made its commit has added what is before the break
+        self._from_lsn = INVALID_LSN
+        self._is_marked = False
+        self.was_committed = any(gap.reason == UNFINISHED and self.end < gap.to for gap in table.breaks)
+        self._reached = BEFORE_ALL
+        self._first: Position | None = None
+        self._waiting: list[pa.Table] = []
+        self._written = FileChange()
+        self._rows = 0
+
+    @property
+    def interrupted_lsn(self) -> Lsn | None:
+        """Return from where an earlier attempt, which has not made its commit, was adding changes; None: there is none.
+
+        The next one has to begin there, or earlier.
+        """
+        left = [gap for gap in self._table.breaks if gap.reason == UNFINISHED and self.end >= gap.to]
+        return min((gap.after.commit_lsn for gap in left), default=None)
+
+    def begin(self, from_lsn: Lsn) -> None:
+        """Begin an attempt to add the changes from an LSN on."""
+        self._from_lsn = from_lsn
+
+    def add(self, items: Sequence[Delivered]) -> None:
+        """Add items of the table in stream order; those in the log are left out."""
+        earlier = list(self._earlier(items))
+        if not earlier:
+            return
+        if not self._is_marked:
+            self._mark()
+        self._events.record({self._of: earlier}, self._positions.applied, KEEP_HOURS)
+        for step in steps(earlier, Applied(NO_SEQUENCE, self._reached)):
+            rows = self._rows_of(step)
+            if rows is not None:
+                self._wait(older_rows(rows, self._log.schema))
+        self._reached = last_position(earlier[-1].item)
+
+    def complete(self) -> AddedChanges:
+        """Add all to the log in one commit."""
+        self._write()
+        for reopened in range(REOPENED_MAX + 1 if self._written.added else 0):
+            try:
+                with self._log.writing(self._log.applied) as change:
+                    change.added += self._written.added
+                break
+            except TableMoved:  # maintenance by another program
+                if reopened == REOPENED_MAX:
+                    raise
+                self._log = writable_table(self._uri, self._app, self._table.log.recorded)
+        passed(EarlierFailpoint.COMMITTED)
+        return AddedChanges(self._rows, len(self._written.added), self._first)
+
+    @property
+    def table(self) -> TablePosition:
+        """Return the position of the table with a complete log."""
+        return replace(self._table, log=LakeEntry(self._log.recorded), breaks=self._other_breaks)
+
+    def finish(self, table: TablePosition) -> None:
+        """Record the table, whose log is complete."""
+        self._record(table)
+
+    def _mark(self) -> None:
+        """Record that changes are being added."""
+        unfinished = LogBreak(UNFINISHED, Position(TimelineId(0), self._from_lsn, 0), self.end)
+        self._record(replace(self._table, breaks=(*self._other_breaks, unfinished)))
+        self._is_marked = True
+        passed(EarlierFailpoint.MARKED)
+
+    @property
+    def _other_breaks(self) -> tuple[LogBreak, ...]:
+        return tuple(gap for gap in self._table.breaks if gap.reason != UNFINISHED)
+
+    def _record(self, table: TablePosition) -> None:
+        self._positions.write(self._positions.outbox, [table], self._positions.applied)
+        self._table = table
+
+    def _first_in_log(self) -> Position:
+        """Return the position of the first change in the log; of a log without rows, that up to which it has all."""
+        found: tuple[int, int, int] | None = None
+        with self._log.reading():
+            for batch in self._log.scan(_PLACE):
+                if batch.num_rows:
+                    found = min(_least(batch), found or _least(batch))
+        if found is None:
+            return self._log.applied.position
+        return Position(TimelineId(found[0]), Lsn(found[1]), found[2])
+
+    def _earlier(self, items: Sequence[Delivered]) -> Sequence[Delivered]:
+        found = []
+        for delivered in items:
+            item = delivered.item
+            if isinstance(item, ChangeBatch):
+                part = before(item, self.end)
+                if part is not None:
+                    found.append(Delivered(delivered.sequence, part))
+            elif item.position < self.end:
+                found.append(delivered)
+        return found
+
+    def _rows_of(self, step: Step) -> pa.Table | None:
+        if isinstance(step, Rows | PackedRun):
+            return log_rows(step if isinstance(step, Rows) else step.unpacked())
+        if isinstance(step.event, Truncation):
+            return truncation_rows(step, step.event, self._shapes)
+        return None
+
+    def _wait(self, rows: pa.Table) -> None:
+        if self._waiting and self._waiting[-1].schema != rows.schema:
+            self._write()
+        self._waiting.append(rows)
+        if sum(part.nbytes for part in self._waiting) >= FILE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the rows that wait as a data file, or one for each partition; a log without a place for them gets it.
+
+        NB: a new column is a commit of its own. It is NULL in all rows until the last commit.
+        """
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting.clear()
+        laid_out = fitted(rows, self._log.schema)
+        if laid_out is None:
+            self._log.append(rows.schema.empty_table(), self._log.applied, merge_schema=True)
+            laid_out = fitted(rows, self._log.schema)
+        if laid_out is None:
+            raise LakeFailed(f"{self._uri} has no place for the columns {', '.join(rows.schema.names)}")
+        if self._first is None:
+            self._first = Position(*(rows.column(name)[0].as_py() for name in _PLACE))
+        encodings = arrow_encodings(laid_out.drop_columns(list(self._log.partition)))
+        for values, part in divided(laid_out, self._log.partition):
+            self._written.added.append(write_file(self._uri, part, encodings, partition=values))
+        self._rows += rows.num_rows
+        passed(EarlierFailpoint.WRITTEN)
+
+
+def _check(table: TablePosition) -> None:
+    """Raise `LogUnfit` unless the log is written, with the columns of the table."""
+    name = table.qualified_name
+    if table.log_version < 0:
+        raise LogUnfit(f"{name} has no log in the lake", hint=_NO_CAPTURE_HINT)
+    if table.log.fault is not None:
+        fault = table.log.fault
+        raise LogUnfit(
+            f"{name}: its log is {fault.kind.value}: {fault.reason}",
+            hint="remove the cause first: cdcctl lake describe shows it",
+        )
+    if table.pinned is not None:
+        raise LogUnfit(
+            f"{name}: its log lacks columns of the table because of schema_policy = 'ignore' in [[lake.tables]]",
+            hint="set another schema_policy, and copy the table again",
+        )
+
+
+def _least(batch: pa.RecordBatch) -> tuple[int, int, int]:
+    """Return the least position in a batch."""
+    for name in _PLACE[:-1]:
+        column = batch.column(name)
+        batch = batch.filter(pc.equal(column, pc.min(column)))
+    timeline, lsn, ordinal = (pc.min(batch.column(name)).as_py() for name in _PLACE)
+    return timeline, lsn, ordinal

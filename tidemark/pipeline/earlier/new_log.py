@@ -1,0 +1,50 @@
+"""Creates the log of a table that has no change in the lake yet, so that earlier changes can be added to it."""
+
+from collections.abc import Mapping
+
+from tidemark.io.process.lake_config import LakeConfig
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.lake.faults import LakeEntry
+from tidemark.pipeline.lake.files.partitions import partition_columns
+from tidemark.pipeline.lake.folders import LOG, LakeFolders, table_app
+from tidemark.pipeline.lake.layout import Shapes
+from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.lake.writable_table import writable_table
+from tidemark.pipeline.sinks.logshape import log_schema
+
+
+def create_log(
+    root: str,
+    positions: Positions,
+    of: TableId,
+    relation: Relation,
+    applied: Applied,
+    *,
+    capture: str,
+    databases: Mapping[Oid, str],
+    shapes: Shapes,
+    config: LakeConfig,
+) -> TablePosition:
+    """Create an empty log and record the table; the lake has all changes up to `applied`, and none of the table."""
+    folders = LakeFolders(root, capture, databases, positions.tables)
+    folders.choose(of, relation)
+    folder, partition = folders[of], config.settings_of(relation.qualified_name).partition
+    log = writable_table(f"{root}/{folder}/{LOG}", table_app(capture, of, LOG))
+    if not log.exists:
+        schema = log_schema(relation, shapes(relation))
+        log.create(schema, applied, partition=partition_columns(relation, partition))
+    table = TablePosition(
+        database=of[0],
+        relation=of[1],
+        namespace=relation.namespace,
+        name=relation.name,
+        folder=folder,
+        state=TableState.LIVE,
+        sequence=applied.sequence,
+        position=applied.position,
+        log=LakeEntry(log.recorded),
+    )
+    positions.write(positions.outbox, [table], applied)
+    return table
