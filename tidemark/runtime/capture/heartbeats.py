@@ -1,6 +1,6 @@
 """Heartbeats: messages by which a consumer sees that a capture without changes runs (U18, `deliver.heartbeat_s`).
 
-They are no WAL, so they need no write to the node. Each has a position of its own, behind all that is decoded.
+They are not WAL, so they need no write to the node. Each has a position of its own, behind all that is decoded.
 They come while the node is away, too: its lag is a metric.
 """
 
