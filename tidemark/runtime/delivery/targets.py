@@ -85,20 +85,34 @@ class TargetMaker:
     progress: Progress
     stopping: threading.Event
 
-    def follow(self, query_deliverer: QueryDeliverer) -> Target:
-        """Return the target that delivers nothing."""
+    def follow(
+        self,
+        query_deliverer: QueryDeliverer,
+        names: Mapping[Oid, str],
+        types: TypeMapping,
+        tables: SelectedVersions,
+    ) -> Target:
+        """Return the target that delivers nothing. It records by which transforms the tables are delivered meanwhile.
+
+        The other parameters are those of `deliver`; the deliverer has the same list of transforms.
+        """
         context = self.context
-        return FollowTarget(
+        transforms = GroupTransforms(self.settings.plugins.transforms, types, self.epoch, names)
+        changes = TransformChanges.since(
+            context.store, self.epoch, transforms, tables(), self.settings.selection.selects, follows=True
+        )
+        target: Target = FollowTarget(
             context.store,
             self.epoch,
             query_deliverer,
             unmarked_bytes_max=self.settings.unmarked_bytes_max,
             history=self.history,
-            selected_tables=self._selected_tables(),
+            records=self._records(changes),
             progress=self.progress,
             metrics=context.metrics,
             log=context.log,
         )
+        return target if changes is None else MappedTarget(target, streamed=changes.noted, copied=changes.noted)
 
     def deliver(
         self, consumer: GroupConsumer | None, names: Mapping[Oid, str], types: TypeMapping, tables: SelectedVersions
@@ -113,8 +127,7 @@ class TargetMaker:
             transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
         selects = self.settings.selection.selects
         changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables(), selects)
-        records = (self._selected_tables(), *(() if changes is None else (changes,)))
-        target, liveness = self._target(consumer, transforms, names, records)
+        target, liveness = self._target(consumer, transforms, names, self._records(changes))
         if changes is not None:
             target = MappedTarget(target, streamed=changes.announced, copied=changes.noted)
         return target, liveness
@@ -198,8 +211,9 @@ class TargetMaker:
         )
         return target, liveness
 
-    def _selected_tables(self) -> SelectedTables:
-        return SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
+    def _records(self, changes: TransformChanges | None) -> Sequence[GroupRecord]:
+        selected = SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
+        return (selected,) if changes is None else (selected, changes)
 
 
 def _built_in(config: DeliverConfig, names: Mapping[Oid, str]) -> GroupConsumer:
