@@ -1,8 +1,9 @@
 """`python -m pyspark_tidemark.earlier_changes`: the program behind `cdcctl table add`; prints one JSON object.
 
-    STATE ARCHIVE LAKE CONFIG READER TABLE FROM SPILL
+    STATE ARCHIVE LAKE CONFIG READER TABLE FROM SPILL BACKUP
 
 CONFIG: the configuration of the daemons, or empty. FROM: an LSN or a time. SPILL: a folder for large transactions.
+BACKUP: a base backup for the rows of the replica, or empty.
 
 It is here because it decodes with `tidemark.runtime` and writes tables of `tidemark.pipeline`.
 """
@@ -22,6 +23,7 @@ from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.backup.backup import open_backup
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.spill import SpillFolder
 from tidemark.io.process.config import Config
@@ -33,7 +35,7 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.change import ChangeGroup, LogicalMessage
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
+from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn, parse_lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position
 from tidemark.model.relation import Relation
 from tidemark.model.table_name import TableName
@@ -41,15 +43,21 @@ from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
 from tidemark.pipeline.earlier.earlier_changes import AddedChanges, EarlierChanges
 from tidemark.pipeline.earlier.new_log import create_log
+from tidemark.pipeline.earlier.whole_replica import WholeReplica
 from tidemark.pipeline.failpoints import EarlierFailpoint, Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition
 from tidemark.pipeline.lake.report import NoTable, OpenedLake
 from tidemark.pipeline.landing.lake_epoch import hold_lake
+from tidemark.pipeline.replay.copied_result import write_copy
 from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
+from tidemark.pipeline.replay.refusal import ReplayRefused
+from tidemark.pipeline.replay.result_target import FolderTarget
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.storage.stores import open_lake
+from tidemark.runtime.backup_rows.table_rows import rows_of_tables
+from tidemark.runtime.plugins.delivered_versions import delivered_versions
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.runtime.replay.commit_times import TimeRange, begin_lsn
@@ -141,7 +149,7 @@ class HeldLake:
             self.root,
             self.positions,
             of,
-            relation,
+            self._delivered(of[0], relation),
             self._contains(name),
             capture=self.wal.view.identity.capture,
             databases=self.databases,
@@ -149,20 +157,40 @@ class HeldLake:
             config=self.wal.config.lake,
         )
 
-    def add(self, table: TablePosition, begin: Lsn | CommitTime) -> AddedChanges:
-        """Add the earlier changes of a table from `begin` on."""
-        wal = self.wal
+    def add(self, table: TablePosition, begin: Lsn | CommitTime, backup: Path | None) -> ReplayReport:
+        """Add the earlier changes of a table from `begin` on, and make its replica whole; return the report."""
         earlier = EarlierChanges(
             self.root,
-            wal.view.identity.capture,
+            self.wal.view.identity.capture,
             self.positions,
             table,
             shapes=self.shapes,
             constants=constants_of,
             dialects=self.databases.dialects,
         )
+        added = self._add(earlier, table, begin)
+        settings = self.wal.config.lake.settings_of(table.qualified_name)
+        whole = WholeReplica(self.root, self.wal.view.identity.capture, self.positions, earlier.table, settings)
+        make = whole.from_log if backup is None else partial(self._from_backup, table, backup)
+        obstacle, rows, final = whole.obstacle(), 0, earlier.table
+        if not obstacle and (added.rows or earlier.was_committed or backup or table.replica_version < 0):
+            try:
+                final, rows = whole.replaced(make)
+            except ReplayRefused as error:
+                obstacle = str(error)
+        earlier.finish(final)
+        source = "the log" if backup is None else "the base backup"
+        replica = f"unchanged: {obstacle}" if obstacle else f"all rows, from {source}" if rows else "unchanged"
+        first = "" if added.first is None else format_lsn(added.first.commit_lsn)
+        changes: ReplayReport = {"table": table.qualified_name, "first": first, "rows": added.rows}
+        return changes | {"files": added.files, "replica": replica, "replica_rows": rows}
+
+    def _add(self, earlier: EarlierChanges, table: TablePosition, begin: Lsn | CommitTime) -> AddedChanges:
+        wal = self.wal
         from_lsn = begin_lsn(wal.archive, wal.view.history, begin) if isinstance(begin, CommitTime) else begin
         if from_lsn >= earlier.end.commit_lsn:
+            if earlier.was_committed:
+                return earlier.complete()
             raise NothingEarlier(f"{table.qualified_name}: its log begins at {earlier.end}")
         if wal.archive.last_lsn() < earlier.end.commit_lsn:
             raise ends_early(wal.archive, wal.archive.last_lsn(), earlier.end.commit_lsn)
@@ -172,8 +200,7 @@ class HeldLake:
         earlier.begin(from_lsn)
         transforms = load_plugins(wal.config, "the configuration").transforms
         plans = GroupTransforms(transforms, self.databases.types, _NO_EPOCH, dict(self.databases))
-        of = (table.database, table.relation)
-        for group in wal.groups(of, begin, from_lsn, earlier.end):
+        for group in wal.groups((table.database, table.relation), begin, from_lsn, earlier.end):
             items = plans.apply(group).items if transforms else group.items
             earlier.add(
                 [
@@ -184,9 +211,33 @@ class HeldLake:
             )
         return earlier.complete()
 
+    def _from_backup(self, table: TablePosition, backup: Path, to: FolderTarget) -> int:
+        """Write the rows that a table has at the end of the lake, by the pages of a base backup and archived WAL."""
+        if self.wal.config.transforms:
+            raise ReplayRefused(
+                "rows of a base backup do not pass the transforms of the configuration",
+                hint="copy the table with copy.base_backup, or with a SELECT",
+            )
+        name = TableName(table.namespace, table.name, self.databases.get(table.database))
+        moment = Lsn(self.positions.applied.position.commit_lsn + 1)
+        types = self.databases.types
+        with open_backup(backup) as opened, to.unfinished() as folder:
+            scratch = folder / "scratch"
+            scratch.mkdir(mode=0o700)
+            (rows,) = rows_of_tables(opened, self.wal.archive, [name], moment, scratch=scratch, types=types)
+            return write_copy(
+                to, folder, rows.database, rows.relation, rows.batches(), after=rows.position, types=types
+            )
+
     def shapes(self, relation: Relation) -> pa.StructType:
         """Return the live columns of a version in Arrow."""
         return shape_of(relation, self.databases.types)
+
+    def _delivered(self, database: Oid, relation: Relation) -> Relation:
+        """Return the version of a table after the transforms."""
+        delivered = delivered_versions(self.wal.config, self.databases.types, self.databases)(database, relation)
+        assert delivered is not None, relation
+        return delivered
 
     def _is_called(self, of: TableId, relation: Relation, wanted: TableName) -> bool:
         is_there = wanted.database in (None, self.databases.get(of[0]))
@@ -213,7 +264,16 @@ class HeldLake:
 
 
 def add_earlier_changes(
-    state: Path, archive: Path, lake: str, config: Path | None, *, reader: str, name: str, begin: str, spill: Path
+    state: Path,
+    archive: Path,
+    lake: str,
+    config: Path | None,
+    *,
+    reader: str,
+    name: str,
+    begin: str,
+    spill: Path,
+    backup: Path | None,
 ) -> ReplayReport:
     """Add the changes of a table from before it was captured to its log; return the report."""
     loaded = load_config(config, os.environ)
@@ -231,13 +291,7 @@ def add_earlier_changes(
         wal = EarlierWal(view, folder.history, segments, loaded, spill)
         positions = Positions(lake, found.outbox.identity)
         held = HeldLake(lake, positions, found, CapturedDatabases(found.outbox), wal)
-        table = held.table(name)
-        return _report(table, begin, held.add(table, moment))
-
-
-def _report(table: TablePosition, begin: str, added: AddedChanges) -> ReplayReport:
-    first = "" if added.first is None else format_lsn(added.first.commit_lsn)
-    return {"table": table.qualified_name, "from": begin, "first": first, "rows": added.rows, "files": added.files}
+        return held.add(held.table(name), moment, backup)
 
 
 def _is_the_end(_error: InvalidWal) -> None:
@@ -245,7 +299,7 @@ def _is_the_end(_error: InvalidWal) -> None:
 
 
 def _added(*arguments: str) -> ReplayReport:
-    state, archive, lake, config, reader, name, begin, spill = arguments
+    state, archive, lake, config, reader, name, begin, spill, backup = arguments
     return add_earlier_changes(
         Path(state),
         Path(archive),
@@ -255,6 +309,7 @@ def _added(*arguments: str) -> ReplayReport:
         name=name,
         begin=begin,
         spill=Path(spill),
+        backup=Path(backup) if backup else None,
     )
 
 

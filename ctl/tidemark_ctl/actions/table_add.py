@@ -22,6 +22,7 @@ def add(
     reader: str,
     table: str,
     begin: Lsn | CommitTime,
+    base_backup: Path | None,
     as_json: bool,
 ) -> None:
     """Run the command."""
@@ -29,5 +30,5 @@ def add(
     at = str(begin) if isinstance(begin, CommitTime) else format_lsn(begin)
     with folder_of_command(StateFolder(state)) as spill:
         places = [str(state), str(archive), lake, str(config or ""), reader]
-        report = report_of(PROGRAM, *places, table, at, str(spill))
+        report = report_of(PROGRAM, *places, table, at, str(spill), str(base_backup or ""))
     show(report, as_json=as_json)

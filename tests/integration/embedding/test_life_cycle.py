@@ -1,6 +1,7 @@
 """The limits of a start, the order of a stop, the callbacks of each stage, and what ends an engine."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,16 +9,19 @@ import pytest
 
 import tidemark
 from tests.integration.embedding.test_engine import DEADLINE_S, NO_COPY, QUICK, Collecting, leaves_nothing
-from tests.support.processes.waiting import wait_until
+from tests.support.processes.waiting import let_pass, wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark import Batch, Engine, EngineState, Mask, StopStep, every
 from tidemark.embedding.start_deadline import StartDeadline
+from tidemark.engine.batching import BURST
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.runtime.capture.capture import Capture
 
 SOURCE_THREADS = {"network", "application", "decode"}
+BETWEEN_S = 0.5  # longer than the default poll of the target
+PROMPT_S = 20.0  # far below the linger time of a minute, on any machine
 NODE_AWAY = "postgresql://cdc@127.0.0.1:1/shop"
 
 
@@ -234,3 +238,16 @@ ENDINGS: dict[str, Callable[[Engine, Path], type[Exception] | None]] = {
     "handler": lambda _engine, _state: tidemark.ConsumerFailed,
     "capture": take_epoch,
 }
+
+
+def test_an_engine_that_waits_for_further_commits_stops_at_once(cluster: Cluster, database: str, state: Path) -> None:
+    collected = Collecting()
+    slowest = {**NO_COPY, "deliver": {"rate_max": 0.01, "linger_ms": 60_000}}
+    with Engine(cluster.dsn(database), state=state, handler=collected, settings=slowest) as engine:
+        for number in range(BURST + 2):  # the last one at the latest waits
+            cluster.sql(f"INSERT INTO item VALUES ({number}, 'a')", database)
+            let_pass(BETWEEN_S, "commits that come together are delivered together")
+        began_s = time.monotonic()
+        engine.stop()
+        assert time.monotonic() - began_s < PROMPT_S
+    assert 0 < sum(len(batch) for batch in collected.batches) <= BURST + 1

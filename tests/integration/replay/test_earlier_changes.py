@@ -13,6 +13,7 @@ import pytest
 from tests.support.lakes.lakes import feed_by_hand, log_rows, replica_rows
 from tests.support.processes.captures import Sidecar, initialised
 from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, succeeded
+from tests.support.servers.backups import by_copy
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
@@ -83,6 +84,7 @@ class Captured:
     root: Path
     begin: Lsn  # before the first of EARLIER
     after: Mapping[str, Lsn]  # the statements before the tables were selected
+    rows: Mapping[str, list[object]]  # of each table at the source, in the end
 
     @property
     def always(self) -> Path:
@@ -136,6 +138,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
             captured_beside(cluster, root / "late", "public.other") as late,
         ):
             begin = flushed(cluster)
+            by_copy(cluster, root / "backup", seed=1)
             after = run_all(cluster, EARLIER)
             late.catch_up()
             feed_by_hand(late.folder, root / "late" / "lake", READER)
@@ -149,10 +152,21 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
             late.catch_up()
             always.catch_up()
             feed_by_hand(always.folder, root / "always" / "lake", READER)
+        rows = {table: rows_at_source(cluster, table) for table in TABLES}
         cluster.sql("SELECT pg_switch_wal()")
         cluster.stop(StopMode.FAST)
         shutil.copytree(cluster.data / "pg_wal", root / "archive", ignore=shutil.ignore_patterns("archive_status"))
-    return Captured(root, begin, after)
+    return Captured(root, begin, after, rows)
+
+
+def rows_at_source(cluster: Cluster, table: str) -> list[object]:
+    found = cluster.sql(f"SELECT row_to_json(t)::text FROM {table} t", DATABASE)
+    return sorted((values(json.loads(str(row))) for (row,) in found), key=repr)
+
+
+def replica_of(lake: Path, table: str) -> list[object]:
+    rows = replica_rows(lake, OpenedLake(str(lake)).find(f"public.{table}").folder)
+    return sorted((values({**row, "tableoid": None}) for row in rows), key=repr)
 
 
 def values(row: object) -> object:
@@ -232,6 +246,30 @@ def test_an_attempt_that_follows_an_interrupted_one_begins_where_that_did(captur
     assert log_of(lake, "keyless") == log_of(captured.always, "keyless")
     expected = replayed(captured.always, "keyless", moments[-1], tmp_path / "always")
     assert replayed(lake, "keyless", moments[-1], tmp_path / "late") == expected
+
+
+@pytest.mark.feature("N05")
+@pytest.mark.parametrize("table", ["keyless", "parts"])
+def test_the_replica_gets_all_rows_if_the_table_was_truncated_or_if_there_is_a_base_backup(
+    captured: Captured, table: str, tmp_path: Path
+) -> None:
+    lake = captured.late_lake(tmp_path)
+    backup = () if table == "keyless" else ("--base-backup", captured.root / "backup")
+    killed = captured.add(lake, f"public.{table}", *backup, TIDEMARK_FAILPOINT="earlier-committed")
+    assert killed.code == 128 + signal.SIGKILL
+    report = json.loads(succeeded(captured.add(lake, f"public.{table}", *backup, "--json")).out)
+    assert (report["rows"], report["replica"].partition(",")[0]) == (0, "all rows")
+    captured.land_rest(lake)
+    assert replica_of(lake, table) == captured.rows[table]
+
+
+@pytest.mark.feature("N05")
+def test_the_replica_stays_as_it_is_if_its_rows_are_unknown(captured: Captured, tmp_path: Path) -> None:
+    lake = captured.late_lake(tmp_path)
+    before = replica_of(lake, "keyed")
+    report = json.loads(succeeded(captured.add(lake, "public.keyed", "--json")).out)
+    assert report["replica"].startswith("unchanged: public.keyed: the log has no complete copy of it")
+    assert replica_of(lake, "keyed") == before
 
 
 @pytest.mark.feature("N15")

@@ -2,7 +2,8 @@
 
     add       `_positions` records a break before the first change of the log, so that no replay counts on what follows;
               then come data files in the folder of the log, and the events in `_events`
-    complete  one commit adds all files to the log; then the break is removed
+    complete  one commit adds all files to the log
+    finish    the break is removed
 
 After a kill or an error the break remains, with the LSN from which the changes were to be added. The next attempt adds
 them from there, or only removes the break if the commit was made. The files of a killed attempt belong to no commit:
@@ -95,20 +96,15 @@ class EarlierChanges:
             is_reduced=lambda _of, _items: False,
             expired_lsn=lambda _of: INVALID_LSN,
         )
-        self.end = self._first_in_log()
+        self.end = self._first_in_log()  # NB: an attempt that made its commit has added what is before the break
         self._from_lsn = INVALID_LSN
         self._is_marked = False
-        self._end_committed_attempt()
+        self.was_committed = any(gap.reason == UNFINISHED and self.end < gap.to for gap in table.breaks)
         self._reached = BEFORE_ALL
         self._first: Position | None = None
         self._waiting: list[pa.Table] = []
         self._written = FileChange()
         self._rows = 0
-
-    def _end_committed_attempt(self) -> None:
-        """Remove the break of an attempt that made its commit."""
-        if any(gap.reason == UNFINISHED and self.end < gap.to for gap in self._table.breaks):
-            self._record(replace(self._table, log=LakeEntry(self._log.recorded), breaks=self._other_breaks))
 
     @property
     def interrupted_lsn(self) -> Lsn | None:
@@ -116,7 +112,7 @@ class EarlierChanges:
 
         The next one has to begin there, or earlier.
         """
-        left = [gap for gap in self._table.breaks if gap.reason == UNFINISHED]
+        left = [gap for gap in self._table.breaks if gap.reason == UNFINISHED and self.end >= gap.to]
         return min((gap.after.commit_lsn for gap in left), default=None)
 
     def begin(self, from_lsn: Lsn) -> None:
@@ -150,8 +146,16 @@ class EarlierChanges:
                     raise
                 self._log = writable_table(self._uri, self._app, self._table.log.recorded)
         passed(EarlierFailpoint.COMMITTED)
-        self._record(replace(self._table, log=LakeEntry(self._log.recorded), breaks=self._other_breaks))
         return AddedChanges(self._rows, len(self._written.added), self._first)
+
+    @property
+    def table(self) -> TablePosition:
+        """Return the position of the table with a complete log."""
+        return replace(self._table, log=LakeEntry(self._log.recorded), breaks=self._other_breaks)
+
+    def finish(self, table: TablePosition) -> None:
+        """Record the table, whose log is complete."""
+        self._record(table)
 
     def _mark(self) -> None:
         """Record that changes are being added."""

@@ -71,7 +71,29 @@ class TimeMoment:
         return positions.newest_commit_us > self.time.us
 
 
-Moment = LsnMoment | TimeMoment
+@dataclass(frozen=True, slots=True)
+class EndOfLake:
+    """The moment after everything that the lake contains."""
+
+    later_rows = pc.scalar(value=False)
+
+    def __str__(self) -> str:
+        return "the end of the lake"
+
+    def is_before(self, _lsn: Lsn, _time_us: int) -> bool:
+        """Return that no transaction is after the moment."""
+        return False
+
+    def shows_copy(self, seen_lsn: Lsn, _seen_time_us: int) -> bool:
+        """Return whether it is recorded what a copy shows."""
+        return seen_lsn != INVALID_LSN
+
+    def is_reached(self, _positions: Positions) -> bool:
+        """Return that the lake contains all transactions before the moment."""
+        return True
+
+
+Moment = LsnMoment | TimeMoment | EndOfLake
 
 
 def moment_of(at: Lsn | CommitTime) -> Moment:

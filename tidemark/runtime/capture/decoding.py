@@ -416,7 +416,7 @@ class DecodeThread:
 
     def _idle_group(self) -> ChangeGroup | None:
         """Move the pointer over WAL that had nothing for us (docs/design/positions.md)."""
-        if not self.reader.last_record_lsn:
+        if not self.reader.last_record_lsn or self.reader.is_collecting:  # collected changes wait for their delivery
             return None
         now_s = time.monotonic()
         if self._is_heartbeat_due(now_s):
@@ -434,7 +434,7 @@ class DecodeThread:
         """Return whether changes have not come for long, but something was heard from the node."""
         if not self._heartbeat_s or self._progress.heard_count == self._heard_count:
             return False
-        return now_s - self._changed_s >= self._heartbeat_s and not self.reader.is_collecting
+        return now_s - self._changed_s >= self._heartbeat_s
 
     def _moving(self, group: ChangeGroup) -> ChangeGroup | None:
         """Return a group if it moves the position."""

@@ -20,6 +20,7 @@ class GroupQueue:
         self._groups: deque[tuple[ChangeGroup, int]] = deque()
         self._byte_count = 0
         self._is_closed = False
+        self._is_lingering = False
         self._changed = threading.Condition()
 
     @property
@@ -42,6 +43,8 @@ class GroupQueue:
             self._groups.append((group, size))
             self._byte_count += size
             is_awaited, self.is_awaited = self.is_awaited, False
+            if self._is_lingering:
+                self._changed.notify_all()
         if is_awaited:
             self._woken.set()
         return True
@@ -55,6 +58,14 @@ class GroupQueue:
             group = self.receive_queued()
         self.is_awaited = False
         return group
+
+    def linger(self, timeout_s: float) -> bool:
+        """Wait without awaiting a group, so that only full ones come; true if there is one, or the queue is closed."""
+        with self._changed:
+            self._is_lingering = True
+            is_over = self._changed.wait_for(lambda: self._is_closed or bool(self._groups), timeout_s)
+            self._is_lingering = False
+            return is_over
 
     def receive_queued(self) -> ChangeGroup | None:
         """Return the next group without waiting; None if the queue is empty."""

@@ -61,7 +61,10 @@ class GroupReader:
         until_s = now_s + timeout_s
         linger_s = self._pacing.wait_s(now_s)
         if linger_s > SPACING_S:  # a busy stream: the other threads read and decode if this takes long
-            time.sleep(min(linger_s, timeout_s))
+            if self._queue.linger(min(linger_s, timeout_s)):
+                return self._queue.receive_queued()
+            if linger_s >= timeout_s:
+                return None  # the caller has other work, and comes again
         while True:
             is_inline = self._decoder is not None and self._lease.enter()
             group = self._receive_inline(until_s) if is_inline else self._receive_threaded(until_s)

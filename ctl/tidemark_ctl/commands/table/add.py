@@ -12,6 +12,7 @@ from tidemark_ctl.options import PATH, config_option, json_option, lake_option, 
 @lake_option
 @click.option("--archive", type=PATH, required=True, help="The archived WAL since --from.")
 @click.option("--from", "begin", type=lsn_or_time, required=True, help="An LSN, or a time (ISO 8601 with zone).")
+@click.option("--base-backup", type=PATH, help="A base backup, for the rows of a replica that is not whole.")
 @reader_option
 @click.argument("table")
 @json_option
@@ -25,4 +26,7 @@ def add() -> None:
     committed at or after --from and before the first change in the log, with the schema that the table had at that
     time, and through the transforms of the configuration. The node is not asked. It can be run again after it was
     interrupted, and with an earlier --from; nothing is added twice.
+
+    The replica of a table without a first copy has only the rows that changed since it was selected. It gets all rows
+    if the table was created or truncated after --from, or with --base-backup; the report says which.
     """
