@@ -16,7 +16,7 @@ DEADLINE_S_DEFAULT = 60.0
     type=click.FloatRange(min=0, min_open=True),
     default=DEADLINE_S_DEFAULT,
     show_default=True,
-    help="A leg that takes longer counts as broken.",
+    help="A leg that takes longer has failed.",
 )
 @json_option
 @deferred("check.check")

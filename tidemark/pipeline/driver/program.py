@@ -363,7 +363,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
     parser.add_argument(
-        "--once", action="store_true", help="stop when the present content of the outbox is in the lake"
+        "--once", action="store_true", help="stop when the current content of the outbox is in the lake"
     )
     parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
     parser.add_argument(

@@ -271,7 +271,7 @@ class ConsumerTarget:
             raise Stopped from error
 
     def _isolates(self, error: TidemarkError) -> bool:
-        """Let the consumer leave a change out that it cannot handle; return whether it goes on."""
+        """Let the consumer leave out a change that it cannot handle; return whether it continues."""
         cause = error.__cause__ if isinstance(error, ConsumerRaised) else error
         if self._isolating is None or not isinstance(cause, Exception):
             return False
@@ -289,7 +289,7 @@ class ConsumerTarget:
         return self._isolating.is_retrying
 
     def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep, upto: Position) -> None:
-        """Drop parked changes of a table whose rows come again: its last copy, and the stream below the new one."""
+        """Drop parked changes of a table that is copied again: its last copy, and the stream below the new one."""
         database, relation, _ = copied
         beginning = transaction.get(BEGINNING)
         names = beginning.databases if beginning is not None else {}
@@ -340,8 +340,8 @@ class ConsumerTarget:
             if offered.group is group:
                 return number
         raise ConsumerFailed(
-            "the consumer confirmed a group that is confirmed already, or that it has not drawn",
-            hint="on_events returns true, false, or a group that it drew and has not confirmed",
+            "the consumer confirmed a group that is confirmed already, or that it has not read",
+            hint="on_events returns true, false, or a group that it has read and not confirmed",
         )
 
     def _draw(self) -> Iterator[ChangeGroup]:

@@ -128,8 +128,8 @@ class GroupTransforms:
             found = [batch.schema.field(name).type if name in batch.schema.names else None for name in (BEFORE, AFTER)]
             if batch.table != relation.qualified_name or found != [plan.shape.columns, plan.shape.columns]:
                 raise TransformFailed(
-                    f"{self._names}: rows of {item.relation.qualified_name} came as another table, or in another form "
-                    "than was declared for it"
+                    f"{self._names}: rows of {item.relation.qualified_name} were returned for another table, or in "
+                    "another form than was declared"
                 )
             yield ChangeBatch(item.database, relation, batch.arrow)
 

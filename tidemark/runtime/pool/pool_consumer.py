@@ -80,8 +80,8 @@ class PoolConsumer:
 
         `plans`: of the transforms, if there are any. `processing`: what the handler takes. `poison`, `retries`: what
         becomes of a change that it cannot handle; `retries` is None: parked changes stay parked.
-        `update_offsets`: the hook of commit rounds. `stop_when`: where it ends by itself. `on_notice`: told of losses
-        and rewinds.
+        `update_offsets`: the hook of commit rounds. `stop_when`: where it ends by itself. `on_notice`: called for
+        losses and rewinds.
         """
         self.update_offsets = update_offsets
         self._on_notice = on_notice
@@ -124,11 +124,11 @@ class PoolConsumer:
         self._is_last.clear()
 
     def on_loss(self, loss: Loss) -> None:
-        """Tell the application of a loss."""
+        """Report a loss to the application."""
         self._notice(loss)
 
     def on_rewind(self, rewind: Rewind) -> None:
-        """Tell the application of a rewind."""
+        """Report a rewind to the application."""
         self._notice(rewind)
 
     def _notice(self, event: Loss | Rewind) -> None:
@@ -190,7 +190,7 @@ class PoolConsumer:
 
     @property
     def is_retrying(self) -> bool:
-        """Return false: changes that are handed over again confirm themselves."""
+        """Return false: changes that are delivered again confirm themselves."""
         return False
 
     def alive(self) -> bool:
@@ -344,4 +344,4 @@ class PoolConsumer:
     def _warn_once(self, item: EngineEvent) -> None:
         if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary | TransactionBoundary):
             self._left_out.add(type(item))
-            self._log.warning("an event is not delivered: there is no on_event", kind=type(item).__name__)
+            self._log.warning("an event is left out: the handler has no on_event", kind=type(item).__name__)

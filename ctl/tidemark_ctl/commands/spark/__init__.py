@@ -6,7 +6,7 @@ from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
     "accept-break": Entry(
-        "spark.accept_break", "Let diverged logs of logical messages continue, with a recorded break.", "accept"
+        "spark.accept_break", "Continue diverged logs of logical messages, with a recorded break.", "accept"
     ),
     "prepare": Entry(
         "spark.prepare",

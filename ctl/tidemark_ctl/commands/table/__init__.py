@@ -11,7 +11,7 @@ COMMANDS = {
         "Copy tables again, as a new generation for every reader; return when the copies are in the stream.",
     ),
     "resume": Entry(
-        "table.resume", "Let paused tables of a lake catch up from the outbox; return when they are written again."
+        "table.resume", "Make paused tables of a lake catch up from the outbox; return when they are written again."
     ),
 }
 
