@@ -12,6 +12,7 @@ from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config, DeliverConfig, PoisonConfig, PoolConfig, RetryConfig
 from tidemark.io.state.history_files import HistoryWriter
+from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import TypeMapping
@@ -203,6 +204,7 @@ class TargetMaker:
             history=self.history,
             records=records,
             unconfirmed_bytes_max=deliver.unconfirmed_bytes_max,
+            confirm_s=deliver.confirm_ms / MSECS_PER_SECOND,
             progress=self.progress,
             stopping=self.stopping,
             retry=RetryPolicy(deliver.retries_max, Backoff(retry.first_s, retry.max_s)),

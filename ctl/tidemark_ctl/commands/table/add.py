@@ -24,8 +24,8 @@ def add() -> None:
     first (select.tables), restart the daemons, and wait until the pipeline has written its copy or first change: the
     log then has all changes from that position on. Then stop the pipeline, and run this command. It adds every change
     that was committed at or after --from and before the first change in the log, with the schema that the table had at
-    that time, and through the transforms of the configuration. It does not query the node. It can be run again after it
-    was interrupted, and with an earlier --from; nothing is added twice.
+    that time, and through the transforms of the configuration. It does not query the node. It can be run again after
+    it was interrupted, and with an earlier --from; nothing is added twice.
 
     The replica of a table without a first copy has only the rows that changed since it was selected. It gets all rows
     if the table was created or truncated after --from, or with --base-backup; the report says which.
