@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
@@ -34,8 +34,17 @@ from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandli
 from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.runtime.pool.handler_consumer import HandlerConsumer, PoolSettings
 from tidemark.runtime.pool.worker_template import WorkerTemplate
+from tidemark.transforms.plan import TransformPlans
 
 SelectedVersions = Callable[[], Iterable[tuple[Oid, Relation]]]  # the selected tables, with their databases
+
+
+@runtime_checkable
+class TransformingConsumer(GroupConsumer, Protocol):
+    """A consumer that applies the transforms itself, and is kept when another capture continues for it."""
+
+    plans: TransformPlans | None
+    """The transforms as it has bound them: a capture compares these definitions with those of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,8 @@ class TargetMaker:
         `names`: of the databases, for people. `tables`: to check that the transforms fit them; raise `BadTransform`.
         """
         plugins = self.settings.plugins
-        transforms = GroupTransforms(plugins.transforms, types, self.epoch, names)
+        bound = consumer.plans if isinstance(consumer, TransformingConsumer) else None
+        transforms = GroupTransforms(plugins.transforms, types, self.epoch, names, bound)
         if plugins.transforms:
             transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
         selects = self.settings.selection.selects
