@@ -372,7 +372,7 @@ def _parser() -> argparse.ArgumentParser:
         help="serve Prometheus metrics on this port; 0 chooses one (default: the port that init assigned to the "
         f"reader {READER})",
     )
-    parser.add_argument("--no-metrics", action="store_true", help="serve none")
+    parser.add_argument("--no-metrics", action="store_true", help="serve no metrics")
     parser.add_argument("--log-format", choices=("json", "console"), default="json")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser

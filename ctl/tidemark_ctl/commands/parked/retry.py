@@ -13,6 +13,6 @@ from tidemark_ctl.options import parked_arguments, state_option
 def retry_parked() -> None:
     """Deliver parked changes to the consumer again.
 
-    The process that delivers hands them over, within about two seconds, or at its next start. A change that the
+    The delivering process does this within about two seconds, or at its next start. A change that the
     consumer handles leaves the list; one that fails again stays in it. NUMBER is one that `cdcctl parked list` shows.
     """
