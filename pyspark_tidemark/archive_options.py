@@ -9,8 +9,8 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, parse_lsn
 
 ARCHIVE_FORMAT = "tidemark.archive"
-_NAMES = ("archive", "state", "table", "from", "to")
-_REQUIRED = ("archive", "state", "table")
+_NAMES = ("archive", "state", "baseBackup", "table", "from", "to")
+_REQUIRED = ("archive", "table")
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,9 @@ class ArchiveOptions:
     """The options of one query: a table in [begin, end) of an archive, open at an end that is None."""
 
     archive: Path
-    state: Path
     table: str
+    state: Path | None = None
+    base_backup: Path | None = None  # from which the state is made that does not exist
     begin: Lsn | CommitTime | None = None
     end: Lsn | CommitTime | None = None
 
@@ -27,14 +28,32 @@ class ArchiveOptions:
     def parse(cls, options: Mapping[str, str]) -> "ArchiveOptions":
         """Parse the options, whose names Spark may pass in lower case; raise `ConfigError`."""
         given = {("archive" if name.lower() == "path" else name.lower()): text for name, text in options.items()}
-        unknown, missing = sorted(given.keys() - set(_NAMES)), [name for name in _REQUIRED if not given.get(name)]
+        unknown, missing = (
+            sorted(given.keys() - {name.lower() for name in _NAMES}),
+            [name for name in _REQUIRED if not given.get(name)],
+        )
         hint = f"its options are {', '.join(_NAMES)}"
         if unknown:
             raise ConfigError(f"format {ARCHIVE_FORMAT!r} has no option {', '.join(unknown)}", hint=hint)
         if missing:
             raise ConfigError(f"format {ARCHIVE_FORMAT!r} requires the option {', '.join(missing)}", hint=hint)
-        ends = (_end(given["from"]) if given.get("from") else None, _end(given["to"]) if given.get("to") else None)
-        return cls(Path(given["archive"]), Path(given["state"]), given["table"], *ends)
+        state, backup = given.get("state"), given.get("basebackup")
+        if not state and not backup:
+            raise ConfigError(f"format {ARCHIVE_FORMAT!r} requires the option state, or baseBackup", hint=hint)
+        return cls(
+            Path(given["archive"]),
+            given["table"],
+            Path(state) if state else None,
+            Path(backup) if backup else None,
+            _end(given["from"]) if given.get("from") else None,
+            _end(given["to"]) if given.get("to") else None,
+        )
+
+    @property
+    def state_folder(self) -> Path:
+        """Return the folder of the state, which exists."""
+        assert self.state is not None, "it was made"
+        return self.state
 
 
 def _end(text: str) -> Lsn | CommitTime:

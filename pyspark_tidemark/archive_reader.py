@@ -69,7 +69,7 @@ class PlannedArchive:
     @classmethod
     def open(cls, options: ArchiveOptions) -> "PlannedArchive":
         """Open the folders and map the WAL; the map is kept for the executors."""
-        folder = StateFolder(options.state)
+        folder = StateFolder(options.state_folder)
         with StateStore.open(folder, read_only=True) as store:
             view = store.view()
         archive = ArchiveFolder(options.archive, of=view.identity.system_identifier)
@@ -140,7 +140,7 @@ class ArchiveReader(DataSourceReader):
             yield from self._rows(last, form)
 
     def _start(self, part: PlannedRange, archive: ArchiveFolder) -> HistoryStart:
-        history = StateFolder(self._options.state).history
+        history = StateFolder(self._options.state_folder).history
         if part.start is None:
             return begin_from_history(
                 self._view, history, part.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, archive=archive

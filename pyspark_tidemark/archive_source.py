@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidemark.archive_options import ARCHIVE_FORMAT, ArchiveOptions
 from pyspark_tidemark.archive_reader import ArchiveReader, PlannedArchive
+from pyspark_tidemark.backup_state import with_state
 from tidemark.decode.transactions.schema_changes import is_captured
 from tidemark.io.state.history_files import ignore_damaged_base
 from tidemark.io.state.state_folder import StateFolder
@@ -35,13 +36,13 @@ class ArchiveSource(DataSource):
     @stating_remedies()
     def schema(self) -> StructType:
         """Return the columns of the table at the end of the WAL, and those of the change."""
-        _, table = self._plan(ArchiveOptions.parse(dict(self.options)))
+        _, table = self._plan(self._parsed())
         return spark_schema(pa.schema(_fields(table)))
 
     @stating_remedies()
     def reader(self, schema: StructType) -> ArchiveReader:
         """Return the reader of one query."""
-        options = ArchiveOptions.parse(dict(self.options))
+        options = self._parsed()
         planned, table = self._plan(options)
         fields = {field.name: field for field in _fields(table)}
         for column in schema.fields:
@@ -52,6 +53,9 @@ class ArchiveSource(DataSource):
                     hint=f"the columns are {', '.join(fields)}",
                 )
         return ArchiveReader(options, planned, table, pa.schema([fields[name] for name in schema.names]))
+
+    def _parsed(self) -> ArchiveOptions:
+        return with_state(ArchiveOptions.parse(dict(self.options)))
 
     def _plan(self, options: ArchiveOptions) -> tuple[PlannedArchive, QueryTable]:
         planned = PlannedArchive.open(options)
@@ -67,7 +71,7 @@ def _table_of(options: ArchiveOptions, planned: PlannedArchive) -> QueryTable:
     """Return the table as it was at the end of the mapped WAL."""
     kept, view = planned.mapped.kept, planned.view
     end_lsn = kept.transactions.end_lsn if planned.to_lsn is None else min(planned.to_lsn, kept.transactions.end_lsn)
-    base = catalogs_at(view, StateFolder(options.state).history, kept, end_lsn, ignore_damaged_base)
+    base = catalogs_at(view, StateFolder(options.state_folder).history, kept, end_lsn, ignore_damaged_base)
     if view.beginning is None:
         raise StateError("the state has no catalog base", hint="complete it with cdcctl init")
     found = [(oid, relation) for oid, mirror in base.mirrors.items() for relation in mirror.relations()]

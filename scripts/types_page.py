@@ -79,7 +79,7 @@ value is.
   one row of a replica.
 * **An enum's label that was renamed** (`RENAME VALUE`) is renamed in the replica; the change log keeps the old label.
 * **A type that changes without a rewrite of the rows** (`numeric(p, s)` to `numeric`, `cidr` to `inet`, `oid` to
-  `integer`) converts the rows of the lake from their present values: a NaN that became NULL remains NULL.
+  `integer`) converts the rows of the lake from their current values: a NaN that became NULL remains NULL.
 
 ## Other forms
 

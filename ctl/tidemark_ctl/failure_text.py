@@ -1,4 +1,4 @@
-"""What an operator is told about an error: exit code, message and hint (I40)."""
+"""The report of an error to the operator: exit code, message and hint (I40)."""
 
 from tidemark.model.errors import ExitCode, TidemarkError
 

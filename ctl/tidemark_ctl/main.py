@@ -38,7 +38,7 @@ COMMANDS = {
     "status": Entry(
         "status", "Show mode, positions, outbox, readers, first copies and archive, read from the folders only."
     ),
-    "table": Entry("table", "Copy single tables again, or resume them."),
+    "table": Entry("table", "Add, copy again or resume single tables."),
     "tail": Entry("tail", "Print the changes of the node at DSN as they commit, until interrupted."),
 }
 INTERRUPTED = 130  # 128 + SIGINT, a shell's exit code

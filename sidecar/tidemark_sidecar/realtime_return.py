@@ -168,7 +168,7 @@ class RealtimeReturn:
 
     def _check_marker(self, marks: StateMarks) -> None:
         if self._buffer is None:
-            self._transition.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL is gone")
+            self._transition.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL was lost")
             return
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
@@ -191,7 +191,7 @@ class RealtimeReturn:
             self._buffer, self._marker = None, None
             return buffer
         if buffer is None or buffer.start_lsn > reached.lsn:
-            reason = "the buffered WAL is gone, or begins after the marker"
+            reason = "the buffered WAL was lost, or begins after the marker"
             self._transition.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
         elif timeline is not None:
             self.failed()

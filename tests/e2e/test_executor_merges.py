@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,6 +13,8 @@ from structlog.testing import capture_logs
 from tests.support.lakes.lakes import IDENTITY, folder_of, replica_rows
 from tests.support.lakes.local_executors import local_writers
 from tests.support.lakes.scripted_table import ScriptedTable
+from tests.support.lakes.stored_lake import StoredLake
+from tests.support.servers.object_store import object_store
 from tests.support.workloads.feeder import RandomTables, feed, group_of, make_state
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.readers.outbox import OutboxReader
@@ -29,6 +32,8 @@ from tidemark.pipeline.sinks.steps import PackedRun
 from tidemark.pipeline.source.options import SourceOptions
 
 GROUPS, PORTION_BYTES = 40, 20_000
+STORED_GROUPS = 20
+CREDENTIALS = "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n"
 EACH_GROUP = 1  # byte: a portion has at least one group
 ALL_RUNS = LakeConfig(executor_bytes_min=1)
 ROWS = 20
@@ -119,3 +124,28 @@ def test_the_driver_merges_what_executors_could_not_and_spares_them_ever_more_ru
     warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
     assert warnings == ["executors did not merge: the driver does"] * LOST
     assert metrics.registry.get_sample_value(EXECUTOR_REFUSALS, {"capture": "test"}) == LOST
+
+
+@pytest.mark.slow
+@pytest.mark.feature("L07")
+def test_jobs_merge_into_a_lake_in_an_object_store(tmp_path: Path, spark: SparkSession) -> None:
+    """The executors are other processes, without credentials in their environment."""
+    folder, world, credentials = StateFolder(tmp_path / "state"), RandomTables(3), tmp_path / "credentials"
+    credentials.touch(0o600)
+    credentials.write_text(CREDENTIALS, encoding="ascii")
+    make_state(folder.root)
+    feed(folder.root, world.groups(STORED_GROUPS))
+    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
+    with object_store() as server, OutboxReader.open(folder) as outbox:
+        server.create_bucket("lakes")
+        stored = StoredLake(server, "s3://lakes/of/executors")
+        settings = replace(server.config, executor_bytes_min=1, store_credentials_file=str(credentials))
+        writers = local_writers(CountedWriters, source, stored.root, metrics, spark, settings=settings)
+        lake = Lake(stored.root, IDENTITY, shape_of, constants_of, config=settings, writers=writers)
+        ends = (NO_SEQUENCE, outbox.head())
+        for portion in feeds(outbox, outbox.outbox_id, *ends, PORTION_BYTES, writers=writers.taken()):
+            lake.apply(portion.lake_batch)
+        assert writers.replaced > 0
+        for table in world.tables:
+            rows = stored.rows(f"{folder_of(table.relation)}/replica").to_pylist()
+            assert sorted(rows, key=repr) == table.expected()

@@ -112,7 +112,7 @@ def test_the_query_of_a_lapsed_reader_ends_with_the_remedy_and_continues_when_re
     with pytest.raises(StreamingQueryException) as raised:
         drain(spark, state, tmp_path / "checkpoint", each)
     (line,) = {line for line in str(raised.value).splitlines() if "ReaderLapsed: " in line}
-    assert "values 1 to 8 of the outbox are gone, commits from 0/12C on" in line
+    assert "values 1 to 8 of the outbox were trimmed, commits from 0/12C on" in line
     assert "`cdcctl reader resume query` continues without them" in line
     assert isinstance(named_failure(str(raised.value)), ReaderLapsed)
     succeeded(cdcctl("reader", "resume", "query", "--state", state))

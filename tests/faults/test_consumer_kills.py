@@ -1,6 +1,7 @@
-"""SIGKILL of a sidecar with a custom consumer, in batches as wide as they can be: how much is delivered again.
+"""SIGKILL of a sidecar with a custom consumer: how much is delivered again (docs/operate.md).
 
-The bound is in bytes (docs/operate.md): what the consumer confirmed and the state does not contain yet, and one batch.
+The bound is in bytes: what the consumer confirmed and the state does not contain yet, and one batch. Without a time for
+confirmations it is the last batch.
 """
 
 import json
@@ -15,7 +16,7 @@ from tests.support.processes.captures import Sidecar
 from tests.support.processes.waiting import let_pass, wait_until
 from tests.support.servers.postgres import Cluster, sql
 
-KILLS, KILLS_MAX = 3, 12  # more than KILLS only until one delivered something again
+KILLS, KILLS_MAX = 3, 12  # more than KILLS only until one delivered enough again
 SEED = 20261127
 PAUSE_S_MAX = 0.3
 TRANSACTIONS_MAX = 3000  # of a run: the load must last longer than the wait for the kill
@@ -30,17 +31,46 @@ INSERT = f"""
 def test_a_killed_sidecar_delivers_no_more_again_than_the_guide_states(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
+    again = delivered_again(
+        cluster,
+        database,
+        tmp_path,
+        ROWS + 1,
+        TIDEMARK_DELIVER__RATE_MAX="10",
+        TIDEMARK_DELIVER__LINGER_MS="100",
+        TIDEMARK_DELIVER__GROUP_BYTES_MAX=str(BATCH_BYTES),
+        TIDEMARK_DELIVER__UNCONFIRMED_BYTES_MAX=str(UNCONFIRMED_BYTES),
+    )
+    assert max(again) * VALUE_BYTES <= UNCONFIRMED_BYTES + BATCH_BYTES, again
+    assert max(again) > ROWS, again
+
+
+def test_without_a_time_for_confirmations_a_killed_sidecar_delivers_only_the_last_batch_again(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    again = delivered_again(
+        cluster,
+        database,
+        tmp_path,
+        1,
+        TIDEMARK_DELIVER__CONFIRM_MS="0",
+        TIDEMARK_DELIVER__GROUP_ROWS_MAX=str(ROWS),  # a batch is one commit
+    )
+    assert 0 < max(again) <= ROWS, again
+
+
+def delivered_again(cluster: Cluster, database: str, tmp_path: Path, rows_min: int, **options: str) -> list[int]:
+    """Kill a sidecar at random moments under load; return how many rows each start delivered again.
+
+    `rows_min`: it is killed until one start delivers so many again, at most `KILLS_MAX` times.
+    """
     cluster.sql("CREATE TABLE account (id bigint GENERATED ALWAYS AS IDENTITY, note text)", database)
-    widest = {
+    into_file = {
         "TIDEMARK_DELIVER__CONSUMER": "jsonl",
         "TIDEMARK_DELIVER__JSONL_FILE": str(tmp_path / "unused"),
-        "TIDEMARK_DELIVER__RATE_MAX": "10",
-        "TIDEMARK_DELIVER__LINGER_MS": "100",
-        "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(BATCH_BYTES),
-        "TIDEMARK_DELIVER__UNCONFIRMED_BYTES_MAX": str(UNCONFIRMED_BYTES),
     }
     dice = random.Random(SEED)
-    sidecar = Sidecar(cluster, database, tmp_path, copy=False, **widest)
+    sidecar = Sidecar(cluster, database, tmp_path, copy=False, **into_file, **options)
     sidecar.init()
     delivered, again = 0, list[int]()
 
@@ -58,7 +88,7 @@ def test_a_killed_sidecar_delivers_no_more_again_than_the_guide_states(
         return ids[-1]
 
     try:
-        while len(again) < KILLS or (max(again) <= ROWS and len(again) < KILLS_MAX):
+        while len(again) < KILLS or (max(again) < rows_min and len(again) < KILLS_MAX):
             file = start_with_a_file()
             with inserting(cluster, database):
                 wait_for_id(file, delivered + 1)
@@ -72,8 +102,7 @@ def test_a_killed_sidecar_delivers_no_more_again_than_the_guide_states(
         assert found_in(file) == last
     finally:
         sidecar.close()
-    assert max(again) * VALUE_BYTES <= UNCONFIRMED_BYTES + BATCH_BYTES, again
-    assert max(again) > ROWS, again
+    return again
 
 
 @contextmanager

@@ -20,9 +20,9 @@ class AsyncHandler(Generic[Handled]):
     """The handler of an engine whose changes are handled in an event loop of asyncio.
 
     `Engine(..., handler=handler)`, `async with handler.running(engine)`, then `async for batch in handler`. A batch is
-    finished when the loop asks for the next one, or by `finish`. One that is not finished when the loop is left, by an
+    finished when the loop asks for the next one, or by `finish`. One that is unfinished when the loop is left, by an
     error or by `break`, is not confirmed and is delivered again at the next start. Several tasks may iterate: with
-    `workers=4`, up to four batches are in their hands, as the order of the engine permits.
+    `workers=4`, they handle up to four batches at a time, within the limits of the engine's order.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class AsyncHandler(Generic[Handled]):
         self._lock = threading.Lock()  # of `_is_over`: no call begins to wait after it
 
     def __call__(self, unit: Handled) -> None:
-        """Hand over `unit`, and wait until it is finished: called by the threads of the engine."""
+        """Pass `unit` to the loop, and wait until it is finished: called by the threads of the engine."""
         call = _Call(unit)
         with self._lock:
             if self._loop is None:
@@ -50,7 +50,7 @@ class AsyncHandler(Generic[Handled]):
     async def running(self, engine: Engine) -> AsyncIterator[Engine]:
         """Start `engine`; at the end stop it, and raise the error that ended it unless the block raised another."""
         if self._loop is not None:
-            raise ConfigError("an AsyncHandler is of one engine", hint="make one for each engine")
+            raise ConfigError("an AsyncHandler belongs to one engine", hint="create one for each engine")
         self._loop = asyncio.get_running_loop()
         starting = asyncio.ensure_future(asyncio.to_thread(engine.start))
         # A thread of its own: those of the loop's executor may all be busy with the application's work.
@@ -68,14 +68,14 @@ class AsyncHandler(Generic[Handled]):
         engine.wait()
 
     async def __aiter__(self) -> AsyncIterator[Handled]:
-        """Yield what the engine hands over until the engine ends."""
+        """Yield the engine's units until the engine ends."""
         while (call := await self._calls.get()) is not None:
             yield call.unit
             self.finish(call.unit)
         self._calls.put_nowait(None)  # for the other tasks
 
     def finish(self, unit: Handled) -> None:
-        """Finish what was yielded, before the next one is asked for or the loop is left; once more is harmless."""
+        """Finish a yielded unit before the loop asks for the next one or is left; a second call has no effect."""
         call = self._open.pop(id(unit), None)
         if call is not None:
             call.finished.set_result(None)

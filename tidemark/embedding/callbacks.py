@@ -60,7 +60,7 @@ class Callbacks:
             self._call("on_end", partial(self.on_end, error))
 
     def noticed(self, event: Loss | Rewind) -> None:
-        """Tell of a loss or a rewind; raise what the callback raises."""
+        """Report a loss or a rewind; raise what the callback raises."""
         with self._calling():
             if isinstance(event, Loss) and self.on_loss is not None:
                 self.on_loss(event)

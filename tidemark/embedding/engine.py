@@ -123,30 +123,30 @@ class Engine(Stoppable):
 
         dsn: of the node, without a password, as libpq reads it.
         state: the folder of the state, on a local disk; created by the first start.
-        handler: called with each batch, by `workers` threads; its return means that the batch is finished.
-        change_handler: called with each change instead; only one of both is given.
-        processor: decides instead what happens to the stream, on which threads and in which order (`Processor`).
-        serializer: the handler gets a `SerializedBatch`, or each `SerializedChange`.
-        tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
-        transforms: applied one after the other, by the threads of the handler, to each batch before it is handled, with
-            several threads some of them before their turn.
-        on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
-        update_offsets: the hook of commit rounds (`Consumer.update_offsets`), called by the thread that delivers.
-        on_loss, on_rewind: told of changes that were given up, or are not in the node's history (`Consumer.on_loss`).
+        handler: called with each batch, by `workers` threads; when it returns, the batch is finished.
+        change_handler: called with each single change; give either this or `handler`.
+        processor: replaces the handler; it processes the stream on threads and in an order of its choice (`Processor`).
+        serializer: the handler is called with a `SerializedBatch`, or with each `SerializedChange`.
+        tables, databases: patterns of the captured tables and databases; by default all tables of the DSN's database.
+        transforms: applied one after the other, by the threads of the handler, to each batch before it is handled; with
+            several threads, to some batches before they are due.
+        on_event: called with each item that is not a row change, such as TRUNCATE, after everything before is finished.
+        update_offsets: the hook of commit rounds (`Consumer.update_offsets`), called by the delivering thread.
+        on_loss, on_rewind: called for changes that were given up, or are not in the node's history (`Consumer`).
         on_signal: called with the text of each signal `EngineSignal.CUSTOM`, by the thread of the engine.
         on_state: called after each change of the state, by the thread that made it.
         on_stop_step: called after each step of a stop, and of a start that failed.
         on_end: called once and last, with the error that ended the engine, also that of a failed start.
-        workers: threads that call the handler; 0: the thread that delivers calls it, which is for tests and debugging.
-        pool: what the workers are: threads, or processes, in which the handler and the serializer run.
+        workers: threads that call the handler; 0: the delivering thread calls it, which is for tests and debugging.
+        pool: whether the workers are threads, or processes in which the handler and the serializer run.
         order: which batches are handled at the same time.
         commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
-        retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
+        retries: how often the handler is called again with a batch after an error, with delays from 0.3 to 10 s.
         poison: what happens to a change that the handler cannot handle after all retries.
-        stop_when: the engine stops by itself there, when everything before is finished and confirmed.
-        buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
-        start_within_s: how long a start may take; above that it fails, and everything is released.
-        stop_within_s: the default of `stop`.
+        stop_when: the engine stops at this point by itself, after everything before it is finished and confirmed.
+        buffer_bytes: the limit of unfinished and unconfirmed changes; at this limit the capture waits.
+        start_within_s: how long a start may take; after that it fails, and everything is released.
+        stop_within_s: the default of `within_s` in `stop`.
         settings: further values of tidemark.toml, by section and key.
         """
         super().__init__()
@@ -279,7 +279,7 @@ class Engine(Stoppable):
         self._signals.send(signal, text)
 
     def recopy(self, *tables: str) -> None:
-        """Request a new copy of the present rows of tables, from any thread; it comes while changes stream.
+        """Request a new copy of the current rows of tables, from any thread; changes stream meanwhile.
 
         tables: names as `schema.table`, or `database.schema.table`. The request is durable when this returns: a stop or
         a kill does not lose it. A table that does not exist, is not selected, or cannot be read is an error that names

@@ -18,7 +18,7 @@ class EngineGroup(Stoppable):
     def __init__(self, *engines: Engine) -> None:
         """Check the arguments; start nothing."""
         if not engines or len({id(engine) for engine in engines}) != len(engines):
-            raise ConfigError("tidemark.EngineGroup: give engines, each of them once")
+            raise ConfigError("tidemark.EngineGroup: pass engines, each of them once")
         super().__init__()
         self._engines: Sequence[Engine] = engines
         self._ending = threading.Event()

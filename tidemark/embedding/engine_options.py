@@ -78,7 +78,7 @@ def one_handler(handler: GivenHandler | None, change_handler: GivenHandler | Non
     """Return the handler that was given; raise if there is none, or both."""
     given = [each for each in (handler, change_handler) if each is not None]
     if len(given) != 1:
-        raise ConfigError(f"{WHERE}: give handler, which takes batches, change_handler, or a processor: one of them")
+        raise ConfigError(f"{WHERE}: give exactly one of handler, change_handler and processor")
     return cast("UnitHandler", given[0])  # it is called with the units that its own arguments chose
 
 
@@ -105,12 +105,12 @@ def checked_processor(processor: Processor | None, others: Mapping[str, bool]) -
     missing = [name for name in PROCESSOR_METHODS if not callable(getattr(processor, name, None))]
     if missing or isinstance(processor, type):
         raise ConfigError(
-            f"{WHERE}: processor={processor!r} is no processor",
+            f"{WHERE}: processor={processor!r} is not a processor",
             hint=f"give an object with the methods {', '.join(PROCESSOR_METHODS)} (tidemark.Processor)",
         )
     given = [name for name, is_given in others.items() if is_given]
     if given:
-        raise ConfigError(f"{WHERE}: with a processor, {given[0]} is decided by the processor", hint="leave it out")
+        raise ConfigError(f"{WHERE}: {given[0]} cannot be combined with a processor", hint="omit it")
     return processor
 
 

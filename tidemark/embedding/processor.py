@@ -37,7 +37,7 @@ class ProcessorPart:
         return None if isinstance(self._part, Batch | PendingBatch) else self._part
 
     def transformed(self) -> Sequence[Batch]:
-        """Apply the engine's `transforms`; return the batches that they make. An event has none."""
+        """Apply the engine's `transforms`; return the resulting batches. An event has none."""
         if isinstance(self._part, PendingBatch):
             return self._part.transformed()
         return (self._part,) if isinstance(self._part, Batch) else ()
@@ -49,7 +49,7 @@ class ProcessorPart:
         return [self._processing.serialized(batch) for batch in self.transformed() if len(batch)]
 
     def finish(self) -> None:
-        """Acknowledge the part: it need not come again. Parts may be finished in any order, and from any thread.
+        """Acknowledge the part: it need not be delivered again. Parts may be finished in any order, by any thread.
 
         Confirmed is the contiguous prefix of finished parts, when the engine's commit policy says so.
         """
@@ -57,7 +57,7 @@ class ProcessorPart:
 
 
 class Processor(Protocol):
-    """Decides what happens to the parts of a stream, when, and on which threads. One thread makes these calls.
+    """Processes the parts of a stream on threads and at times of its choice. One thread makes these calls.
 
     A class needs these three methods, and no base class.
     """

@@ -75,7 +75,7 @@ class ProcessorPool:
         return True
 
     def wait_below(self, bytes_max: int) -> None:
-        """Wait until at most `bytes_max` are unfinished, or nothing more is handed over."""
+        """Wait until at most `bytes_max` are unfinished, or no further part follows."""
         with self._changed:
             while not (self._is_ending or self.error or self._dispatch.unsettled_bytes <= bytes_max):
                 self._changed.wait(POLL_S)
@@ -85,7 +85,7 @@ class ProcessorPool:
         return thread is self._thread or self._calls.is_own(thread)
 
     def drain(self, within_s: float) -> tuple[str, ...]:
-        """Hand over what waits, stop the processor, then end the pool; return the names of threads that remain."""
+        """Process the waiting parts, stop the processor, then end the pool; return the names of threads that remain."""
         until_s = self._clock.monotonic_s() + within_s
         with self._changed:
             self._is_ending = True

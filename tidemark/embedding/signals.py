@@ -16,10 +16,10 @@ from tidemark.model.errors import ConfigError
 
 
 class EngineSignal(Enum):
-    """What a signal asks for."""
+    """The action that a signal requests."""
 
     LOG = "log"  # a line with the text, and with the positions
-    PAUSE = "pause"  # no further batch for the handler; what it has is finished and confirmed
+    PAUSE = "pause"  # no further batch for the handler; its current batches are finished and confirmed
     RESUME = "resume"  # continue after a pause
     CUSTOM = "custom"  # a call of `on_signal` with the text
 

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Stoppable(ABC):
-    """Something that runs in threads of its own until it has stopped, once."""
+    """An object that runs in its own threads until it has stopped, once."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()

@@ -34,7 +34,7 @@ class Change:
     before: Values | None  # the old row or its key, as far as the server wrote it; None: nothing
     after: Values | None  # None for a delete
     unchanged: tuple[str, ...]  # columns of `after` that are None because their stored value did not change
-    parked_number: int = 0  # of a parked change that is handed over again, outside the order of the stream; 0: of none
+    parked_number: int = 0  # of a parked change that is delivered again, outside the order of the stream; 0: not parked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +44,11 @@ class Batch:
     database: str
     table: str  # `schema.name`, or the name that a `Route` gave
     relation: Relation  # the version in the source, before transforms: columns, key. With transforms: no constants
-    key: tuple[str, ...]  # the columns that identify a row, by their present names; () if there are none
-    columns: tuple[Column, ...]  # of both sides as they are now; one whose values a transform made has no type
+    key: tuple[str, ...]  # the columns that identify a row, by their current names; () if there are none
+    columns: tuple[Column, ...]  # of both sides after transforms; a column whose values a transform created has no type
     epoch: Epoch  # the fencing token: it grows with each start of an engine on the state
     arrow: pa.RecordBatch  # metadata columns, then the structs `_before` and `_after`; `Flatten` has columns instead
-    parked_number: int = 0  # of a parked change that is handed over again, outside the order of the stream; 0: of none
+    parked_number: int = 0  # of a parked change that is delivered again, outside the order of the stream; 0: not parked
 
     @classmethod
     def of(cls, database: str, relation: Relation, epoch: Epoch, arrow: pa.RecordBatch) -> Self:
@@ -93,7 +93,7 @@ class Batch:
         return int(self.arrow.num_rows)
 
     def __iter__(self) -> Iterator[Change]:
-        """Iterate over the changes; they are made as they are needed. A flat row is `after`."""
+        """Iterate over the changes; each is created when it is read. A flat row is `after`."""
         for start in range(0, len(self), ROWS_AT_ONCE):
             rows = self.arrow.slice(start, ROWS_AT_ONCE)
             names, befores, afters = _sides(rows)

@@ -73,7 +73,7 @@ ALWAYS: CommitPolicy = _Always()
 
 
 def every(*, seconds: float | None = None, changes: int | None = None) -> CommitPolicy:
-    """Confirm at most once in so many seconds, or not before so many changes; with both, at whichever comes first."""
+    """Confirm at most once in `seconds`, or after this number of changes; with both, at whichever comes first."""
     for name, given in (("seconds", seconds), ("changes", changes)):
         if given is not None and not given > 0:
             raise ConfigError(f"every({name}={given}): must be greater than 0")

@@ -28,22 +28,24 @@ from tidemark.model.errors import ConfigError
 
 
 class EngineState(Enum):
-    """What an engine does."""
+    """The state of an engine."""
 
     CREATED = "created"  # nothing is opened
     PREPARING = "preparing"  # creates or opens its state; needs the node if the state is new
     STARTING = "starting"  # loads the catalogs and starts the threads
     RUNNING = "running"
-    DRAINING = "draining"  # the pool ends the batches that it has
+    DRAINING = "draining"  # the pool finishes its current batches
     CLOSING = "closing"  # stores the last position, then ends the source
     STOPPED = "stopped"
 
 
 class StopStep(Enum):
-    """What a stop has done, in this order, also after a start that failed: of what was opened, nothing is left out."""
+    """The completed steps of a stop, in this order, also after a failed start: everything that was opened is closed."""
 
-    POOL = "the pool has ended"  # no handler is called any more
-    POSITIONS = "the last position is stored"  # of what is finished, as far as the time sufficed
+    POOL = "the pool has ended"  # no handler is called any longer
+    POSITIONS = (
+        "the last position is stored"  # the position of the finished changes is stored, if there was enough time
+    )
     SOURCE = "the source has ended"  # its connections are closed, and its threads have ended
     STATE = "the state is closed"  # another process can open it
 

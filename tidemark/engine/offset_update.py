@@ -18,7 +18,7 @@ OffsetsHook = Callable[[PartitionOffsets], PartitionOffsets | None]
 
 
 class OffsetsRefused(ConsumerFailed):
-    """PartitionOffsets of `update_offsets` that are not stored: one moves back, or passes what is acknowledged."""
+    """Positions of `update_offsets` that are not stored: one moves back, or passes the acknowledged position."""
 
     hint = (
         "update_offsets returns positions from the one that it got up to the first change that is not acknowledged; "
@@ -56,7 +56,7 @@ def updated_offsets(limits: OffsetLimits, answer: PartitionOffsets | None) -> Of
     if not answer:
         return OffsetUpdate(limits.position, limits.added, frozenset())
     if not isinstance(answer, Mapping):
-        raise OffsetsRefused(f"update_offsets returned {type(answer).__name__}, which is no mapping and not None")
+        raise OffsetsRefused(f"update_offsets returned {type(answer).__name__}, which is neither a mapping nor None")
     for partition, position in answer.items():
         _check(limits, partition, position, known.get(partition) if isinstance(partition, Partition) else None)
     stored = {**known, **answer}
@@ -70,7 +70,7 @@ def _check(limits: OffsetLimits, partition: object, position: object, known: Pos
     if not isinstance(partition, Partition) or not isinstance(position, Position):
         raise OffsetsRefused(
             f"update_offsets returned {type(partition).__name__} with {type(position).__name__}: "
-            "it returns Partition with Position"
+            "it must return Partition with Position"
         )
     if known is not None and position < known:
         raise OffsetsRefused(f"update_offsets moves {partition} back from {known} to {position}")
@@ -83,7 +83,7 @@ def _check(limits: OffsetLimits, partition: object, position: object, known: Pos
     is_acknowledged = position <= limits.position
     is_in_gap = limits.unacknowledged is not None and position < limits.unacknowledged
     if not (is_acknowledged or is_in_gap):
-        first = f"the first change behind is {limits.unacknowledged}" if limits.unacknowledged else "no more is known"
+        first = f"the next change is {limits.unacknowledged}" if limits.unacknowledged else "no later change is known"
         raise OffsetsRefused(
-            f"update_offsets moves {partition} to {position}: acknowledged is {limits.position}, and {first}"
+            f"update_offsets moves {partition} to {position}: {limits.position} is acknowledged, and {first}"
         )

@@ -1,7 +1,7 @@
 """Poison: a change that a handler fails on, also alone. How it is found in a batch, and the policies for it.
 
 When the retries of a batch are used up, the batch is divided in halves, and these again. A part of several changes is
-handed over once and then divided further; a single change has all retries. A handler that knows which change it is
+passed to the handler once and then divided further; a single change has all retries. A handler that knows the change
 raises `PoisonChange`, which saves the search. What becomes of the change is in `tidemark.runtime.plugins`.
 """
 
@@ -19,7 +19,7 @@ PartItem = Batch | EngineEvent
 
 @dataclass(frozen=True, slots=True)
 class ParkedBatch:
-    """A parked change that is handed over again, by its number in the table of parked changes."""
+    """A parked change that is delivered again, by its number in the table of parked changes."""
 
     number: int
     batch: Batch
@@ -27,7 +27,7 @@ class ParkedBatch:
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """What is handed over in one call."""
+    """The changes of one call."""
 
     items: tuple[PartItem, ...]
     is_narrowed: bool = False  # a part of what failed
@@ -44,14 +44,14 @@ class CallPart:
 
 
 class CallParts:
-    """What is left to hand over, in order; a part that fails is narrowed down to the change that cannot be handled."""
+    """The remaining parts of a call, in order; a part that fails is divided until one change is left."""
 
     def __init__(self, *parts: tuple[PartItem, ...]) -> None:
         self._left = deque(CallPart(items) for items in parts)
 
     @property
     def first(self) -> CallPart | None:
-        """The next part; None if everything was handed over."""
+        """The next part; None if none remains."""
         return self._left[0] if self._left else None
 
     @property
@@ -128,7 +128,7 @@ def _around(items: Sequence[PartItem], error: PoisonChange) -> tuple[tuple[PartI
     batch = items[error.item] if 0 <= error.item < len(items) else None
     if not isinstance(batch, Batch) or not 0 <= error.index < len(batch):
         raise ConsumerFailed(
-            f"the handler raised PoisonChange for change {error.index} of item {error.item}, which it did not get",
+            f"the handler raised PoisonChange for change {error.index} of item {error.item}, which it did not receive",
             hint="index counts the changes of one batch from 0, item the batches and events of a delivery",
         ) from error
     at = error.index

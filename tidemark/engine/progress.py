@@ -21,12 +21,19 @@ class Progress:
     flush_lsn: Lsn = INVALID_LSN  # the node's, as last reported
     delivered: Pointer | None = None
     confirmed: Pointer | None = None
+    heard_count: int = 0  # of WAL and of reports of the node, since the start
 
     def receive(self, lsn: Lsn) -> None:
         """Record that WAL up to `lsn` was received."""
         if lsn < self.received_lsn:
             raise _back("received", self.received_lsn, lsn)
         self.received_lsn = lsn
+        self.heard_count += 1
+
+    def hear(self, flush_lsn: Lsn) -> None:
+        """Record the node's report of how far its WAL is flushed."""
+        self.flush_lsn = flush_lsn
+        self.heard_count += 1
 
     def decode(self, decoded_lsn: Lsn, restart_lsn: Lsn) -> None:
         """Record that WAL up to `decoded_lsn` was decoded; a restart would begin at `restart_lsn`."""

@@ -33,7 +33,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StopWhen:
-    """When an engine stops itself: made by `after_changes`, `after` or `before`."""
+    """When an engine stops by itself: created by `after_changes`, `after` or `before`."""
 
     kind: _Kind
     count: int = 0

@@ -155,8 +155,10 @@ class SchemaEffect(Enum):
 
     METADATA = "metadata"  # nothing
     CONSTANT = "constant"  # a new column has its attmissingval in existing rows
-    REWRITE = "rewrite"  # every row comes again as op `r` between two `RewriteBoundary` items
-    TRANSFORMS = "transforms"  # nothing: no DDL, but the configured transforms give rows another form from here on
+    REWRITE = "rewrite"  # every row is delivered again as op `r` between two `RewriteBoundary` items
+    TRANSFORMS = (
+        "transforms"  # nothing: no DDL, but the configured transforms give rows another form from this point on
+    )
     UNSEEN = "unseen"  # created with a whole database: its rows exist, and a copy at the next start delivers them
 
 
@@ -172,7 +174,7 @@ class SchemaEvent:
     effect: SchemaEffect
     before: Relation | None
     after: Relation | None
-    brings_rows: bool = False  # from now on a separate table, with rows that came under another name (DETACH)
+    brings_rows: bool = False  # from now on a separate table, whose rows were delivered under another name (DETACH)
     commit_time_us: int = NO_COMMIT_TIME
 
 
@@ -187,7 +189,7 @@ class PartitionChange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvent:
-    """A partition, with its rows, was added to or removed from the table under whose name its changes come (P23)."""
+    """A partition, with its rows, was added to or removed from the table whose name its changes have (P23)."""
 
     position: Position
     lsn: Lsn
@@ -308,7 +310,7 @@ class TransactionBoundary:
 
 
 EngineEvent = GroupEvent | TransactionBoundary
-"""What a stream contains beside changes of rows."""
+"""The items of a stream that are not row changes."""
 
 
 class TransactionEnds(Protocol):

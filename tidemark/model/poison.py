@@ -10,12 +10,12 @@ class Poison(Enum):
     """What happens to a change that a handler cannot handle, after all retries."""
 
     FAIL = "fail"  # the engine ends with the error of the handler
-    SKIP = "skip"  # position, table and reason are recorded, and the stream goes on
-    PARK = "park"  # the change is stored beside the stream, for `cdcctl parked`, and the stream goes on
+    SKIP = "skip"  # position, table and reason are recorded, and the stream continues
+    PARK = "park"  # the change is stored separately, for `cdcctl parked`, and the stream continues
 
 
 class PoisonChange(ConsumerFailed):
-    """Raised by a handler: one change of what it was called with cannot be handled, and a retry is useless."""
+    """Raised by a handler: one change of its call cannot be handled, and a retry is useless."""
 
     hint = "correct the handler, or choose another policy for poison"
 
@@ -43,7 +43,7 @@ class WorkerRaised(ConsumerFailed):
     """The handler or the serializer raised in a worker process."""
 
     disposition = Disposition.RETRY
-    hint = "the error is one of the handler: correct it; unconfirmed changes are delivered again after a restart"
+    hint = "the error is in the handler: correct it; unconfirmed changes are delivered again after a restart"
 
     def __init__(self, kind: str, text: str, *, is_final: bool, progress: WorkerProgress) -> None:
         """`kind`: the class of the error. `text`: may have values of rows."""

@@ -14,7 +14,7 @@ class Secret:
 
     @property
     def digest(self) -> str:
-        """A hash by which a changed secret is noticed. A fast one suffices: a secret is a key, and no password."""
+        """A hash by which a changed secret is detected. A fast one suffices: a secret is a key, not a password."""
         return hashlib.sha256(_PREFIX + self.content).hexdigest()
 
     def __repr__(self) -> str:

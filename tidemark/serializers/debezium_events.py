@@ -1,6 +1,6 @@
 """What a stream contains beside changes of rows, and heartbeats, as Debezium's records.
 
-Each kind has a topic of its own in Debezium, after the prefix: TRUNCATE that of its table, messages `.message`, and
+Each kind has a separate topic in Debezium, after the prefix: TRUNCATE that of its table, messages `.message`, and
 transactions `.transaction`; heartbeats have `__debezium-heartbeat.` before the prefix. Other events have no record.
 """
 

@@ -41,7 +41,7 @@ class _JsonRecords(Serializer):
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
         """Return the records of a batch. Raise `SerializerFailed` for flat rows."""
         if AFTER not in batch.arrow.schema.names:
-            raise SerializerFailed(f"{type(self).__name__}: the rows of {batch.table} are flat: leave out Flatten")
+            raise SerializerFailed(f"{type(self).__name__}: the rows of {batch.table} are flat: omit Flatten")
         shown = ChangeBatch(_DATABASE, shown_relation(batch), batch.arrow)
         values = self._values(shown, batch.database, now_ns)
         if values is None:
@@ -127,7 +127,7 @@ class DebeziumJson(_JsonRecords):
 
 
 class FlatJson(_JsonRecords):
-    """The row alone: its columns, then `__op` and `__deleted`; of a deleted row what is known.
+    """Only the row: its columns, then `__op` and `__deleted`; of a deleted row the known columns.
 
     Unchanged values that are not in WAL are left out. The forms of values are those of `cdcctl decode --format jsonl`.
     """

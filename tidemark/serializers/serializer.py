@@ -19,11 +19,11 @@ class SerializerFailed(TidemarkError):
 
 
 class SerializedRecord(NamedTuple):
-    """A key and a value; a value of None is a tombstone: the key has no row any more."""
+    """A key and a value; a value of None is a tombstone: the key no longer has a row."""
 
     key: bytes | None  # None for a table without a primary key
     value: bytes | None
-    row: int  # of the batch: the change that it is of
+    row: int  # index of the record's change in the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class SerializedChange:
     key: bytes | None
     value: bytes | None
     position: Position
-    parked_number: int = 0  # of a parked change that is handed over again, outside the order of the stream; 0: of none
+    parked_number: int = 0  # of a parked change that is delivered again, outside the order of the stream; 0: not parked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SerializedBatch:
     """The records of a batch, in the order of the stream."""
 
-    batch: Batch  # what they were made of: its table, positions, epoch
+    batch: Batch  # the batch of which they were made, with its table, positions, epoch
     records: Sequence[SerializedRecord]
 
     @property
@@ -65,13 +65,13 @@ class SerializedBatch:
 
 
 class Serializer(ABC):
-    """Makes records of batches. `settings` are values of the configuration that its form needs."""
+    """Converts batches to records. `settings` are values of the configuration that its format needs."""
 
     settings: Mapping[str, Mapping[str, object]] = {}
 
     @abstractmethod
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
-        """Return the records of a batch; `now_ns`: the present time, since 1970-01-01 UTC. From several threads."""
+        """Return the records of a batch; `now_ns`: the current time, since 1970-01-01 UTC. From several threads."""
 
     def serialized(self, batch: Batch, now_ns: int) -> SerializedBatch:
         """Return a batch with its records. Raise `SerializerFailed`."""

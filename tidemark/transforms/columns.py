@@ -143,7 +143,9 @@ class Cast(Transform):
         try:
             return values.cast(self._to)
         except pa.ArrowInvalid:  # NB: its message has the value
-            raise TransformFailed(f"{self}: {shape.table} has a value in {name} that is no {self._to}") from None
+            raise TransformFailed(
+                f"{self}: {shape.table} has a value in {name} that is not a valid {self._to}"
+            ) from None
 
 
 def _keeps_values_distinct(old: pa.DataType, new: pa.DataType) -> bool:

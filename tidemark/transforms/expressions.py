@@ -255,7 +255,7 @@ class _Binding:
         try:
             scalar = _as_type(term.evaluate(self._no_rows), wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise self._error(_offset(term.node), f"'{term.node.this}' is no {wanted}") from None
+            raise self._error(_offset(term.node), f"'{term.node.this}' is not a valid {wanted}") from None
         return _TypedNode(term.node, wanted, lambda _rows: scalar)
 
     def _constant(self, node: exp.Expr, value: object) -> _TypedNode:
@@ -293,7 +293,7 @@ class _Binding:
         try:
             compute(pa.array([""]), text)  # without a row, a pattern is not compiled
         except pa.ArrowInvalid:
-            raise self._error(_offset(pattern), f"'{text}' is no pattern of {_called(node)}") from None
+            raise self._error(_offset(pattern), f"'{text}' is not a valid pattern of {_called(node)}") from None
         return self._unary(node, lambda values: compute(values, text))
 
     def _is(self, node: exp.Expr) -> _TypedNode:

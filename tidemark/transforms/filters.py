@@ -19,7 +19,7 @@ PLACEHOLDERS = frozenset({"database", "schema", "table", "value"})
 class Filter(Transform):
     """Keeps the changes for which a condition is true; others, also those for which it is NULL, are left out.
 
-    A consumer that keeps rows must remove one that leaves the condition: `operations` keeps deletes out of the test.
+    A consumer that keeps rows must remove a row that ceases to fulfil it: `operations` excludes deletes from the test.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Filter(Transform):
 class Route(Transform):
     """Gives batches the name of another table; the key, the relation and the position remain those of the source.
 
-    Rows of one batch that get different names come as several batches. Rows of several tables under one name are not in
-    one order: compare the position of each with those of its own source.
+    Rows of one batch that get different names are delivered as several batches. Rows of several tables under one name
+    have no common order: compare the position of each with those of its own source.
     """
 
     keeps_tables = False
@@ -77,7 +77,7 @@ class Route(Transform):
         if not to or not found <= PLACEHOLDERS:
             raise BadTransform(f"Route({to!r}): it may have {{{'}, {'.join(sorted(PLACEHOLDERS))}}}, and no others")
         if ("value" in found) != (by is not None):
-            raise BadTransform(f"Route({to!r}): {{value}} and by=... need each other")
+            raise BadTransform(f"Route({to!r}): {{value}} and by=... require each other")
         self._to = to
         self._by = SqlExpression(by, f"{self}: by") if by is not None else None
         self._where = SqlExpression(where, f"{self}: where") if where is not None else None

@@ -15,9 +15,9 @@ DELETES = ("mark", "drop")
 
 
 class Flatten(Transform):
-    """Makes a row of each change: that of `_after`, for a delete what is known of `_before`.
+    """Makes each change a flat row: that of `_after`, for a delete the known part of `_before`.
 
-    `deletes="mark"` adds the column `_deleted`; "drop" leaves deletes out. It is the last transform.
+    `deletes="mark"` adds the column `_deleted`; "drop" leaves deletes out. It must be the last transform.
     """
 
     keeps_tables = False
@@ -37,8 +37,8 @@ class Flatten(Transform):
     def _bind(self, shape: TableShape) -> Bound | None:
         if taken := sorted({*META_NAMES, DELETED} & {*shape.names}):
             raise BadTransform(
-                f"Flatten: {shape.table} has a column {taken[0]}, as the metadata has",
-                hint=f'rename it before: Rename("{shape.table}.{taken[0]}", ...)',
+                f"Flatten: {shape.table} has a column {taken[0]}, which is the name of a metadata column",
+                hint=f'rename it first: Rename("{shape.table}.{taken[0]}", ...)',
             )
 
         def step(batch: Batch) -> Sequence[Batch]:

@@ -22,8 +22,8 @@ class Mask(Transform):
     """Masks columns on both sides of a row, in the stream and in first copies.
 
     Without more arguments, values become NULL. `key` makes them a keyed hash (HMAC-SHA256 of the text, in hexadecimal):
-    equal values remain equal. `keep_first`, `keep_last` keep so many characters of a text and replace each other one by
-    `*`; a text that is not longer than both is replaced as a whole. `truncate_to` keeps only so many characters.
+    equal values remain equal. `keep_first`, `keep_last` keep this number of characters of a text and replace others by
+    `*`; a text that is not longer than both is replaced as a whole. `truncate_to` keeps only this number of characters.
     `constant` replaces each value.
     """
 
@@ -62,7 +62,7 @@ class Mask(Transform):
             return None
         if keys := [name for name in shape.key if name in masked]:
             raise BadTransform(
-                f"{self}: {', '.join(keys)} of {shape.table} is in the key: masked, rows could not be matched any more",
+                f"{self}: {', '.join(keys)} of {shape.table} is in the key: after masking, rows could not be matched",
                 hint="mask other columns, or give the table another key (REPLICA IDENTITY USING INDEX)",
             )
         maskings: dict[int, Masking] = {}
@@ -99,7 +99,7 @@ class Mask(Transform):
             try:
                 constant = pa.scalar(self._constant).cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise BadTransform(f"{where}, and constant={self._constant!r} is no value of it") from None
+                raise BadTransform(f"{where}, and constant={self._constant!r} is not a value of this type") from None
             return field.type, lambda values: pc.if_else(pc.is_valid(values), constant, pa.scalar(None, field.type))
         return field.type, lambda values: pa.nulls(len(values), values.type)
 

@@ -18,7 +18,7 @@ TO = "outbox.event.{value}"
 
 
 class OutboxRouter(Transform):
-    """Makes events of the inserts into an outbox table; deletes, by which it is emptied, are left out.
+    """Converts inserts into an outbox table to events; deletes, which empty the table, are left out.
 
     The batch has the name `to` with the value of `route_by`, the key `key`, and the columns that are named. An update
     ends the engine: an event does not change.

@@ -53,14 +53,14 @@ def transformed_relation(plan: TransformPlan, columns_of: ColumnTypes) -> Relati
     for column, field, found in zip(columns, plan.shape.columns, columns_of(columns), strict=True):
         if found.type != field.type or found.name != field.name:
             raise BadTransform(
-                f"{field.name} of {relation.qualified_name} becomes {field.type}, the type of no column",
-                hint=f"cast it, for example to {found.type}; a consumer that is a plug-in takes all types"
+                f"{field.name} of {relation.qualified_name} becomes {field.type}, a type that no column can have",
+                hint=f"cast it, for example to {found.type}; a custom consumer accepts all types"
                 if column.type is not None
                 else 'cast it, for example to "string"',
             )
     if relation.has_partition_rows and columns[-1].number != TABLEOID_NUMBER:
         raise BadTransform(
-            f"the last column of {relation.qualified_name} is not tableoid any more, which names the partition",
+            f"the last column of {relation.qualified_name} is no longer tableoid, which names the partition",
             hint="add columns before it",
         )
     return replace(relation, columns=columns)

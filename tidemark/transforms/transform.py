@@ -1,4 +1,4 @@
-"""The base of all transforms: what a transform knows of a table, and the step that it becomes for this table.
+"""The base of all transforms: the description of a table for a transform, and the step for this table that results.
 
 A transform sees the table as the transforms before it left it. Columns keep the number of their source, so that a
 column that was masked or dropped, and has another name now, is recognised (`tidemark.transforms.plan`).
@@ -24,7 +24,7 @@ BatchStep = Callable[[Batch], Sequence[Batch]]
 
 
 class BadTransform(ConfigError):
-    """A transform that cannot be applied as it is written, or not to a table as it is now."""
+    """A transform that is invalid, or that does not fit the current version of a table."""
 
     hint = "correct the list of transforms; nothing was delivered without them"
 
@@ -43,10 +43,10 @@ class TableShape:
     database: str
     relation: Relation  # the version in the source
     columns: pa.StructType  # of both sides of a row
-    key: tuple[str, ...]  # columns that identify a row, by their present names; () if there are none
-    numbers: Mapping[str, int]  # the numbers in the source, by present names
+    key: tuple[str, ...]  # columns that identify a row, by their current names; () if there are none
+    numbers: Mapping[str, int]  # the numbers in the source, by current names
     hidden: frozenset[int] = frozenset()  # numbers of columns that were masked or dropped
-    is_flat: bool = False  # the columns of the row stand beside the metadata
+    is_flat: bool = False  # the columns of the row are beside the metadata columns
 
     @classmethod
     def of(cls, database: str, relation: Relation, columns: pa.StructType) -> Self:
@@ -94,7 +94,10 @@ class Transform(ABC):
             cls.__init__ = _noting_arguments(cls.__init__)  # type: ignore[assignment, method-assign]
 
     def __init__(self, *, tables: str | Sequence[str] = "*.*", has_column: str | None = None) -> None:
-        """`tables`: patterns as in `select.tables`. `has_column`: only tables with this column, as they are now."""
+        """Limit the transform to some tables.
+
+        `tables`: patterns as in `select.tables`. `has_column`: only tables with this column, after earlier transforms.
+        """
         self.tables = (tables,) if isinstance(tables, str) else tuple(tables)
         self.has_column = has_column
         self._given: Mapping[str, object] = {"tables": self.tables, "has_column": has_column}

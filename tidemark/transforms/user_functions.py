@@ -19,7 +19,7 @@ from tidemark.transforms.transform import (
 
 
 class OnBatch(Transform):
-    """Calls a function with the record batch; it returns another one, or None to leave all rows out.
+    """Calls a function with the record batch; it returns a record batch, or None to leave out all rows.
 
     The metadata columns must be kept, and both sides must have the same columns. The function is called at the start
     and after each ALTER TABLE without rows: what it returns then are the columns of all batches.
@@ -80,7 +80,7 @@ class OnBatch(Transform):
 
 
 class OnRow(Transform):
-    """Calls a function with each change; it returns the change, another one, or None to leave it out.
+    """Calls a function with each change; it returns the same or another change, or None to leave it out.
 
     Rows are Python objects here: a hundred times slower than columns. The columns keep their types.
     """
@@ -130,7 +130,7 @@ class OnRow(Transform):
     def _checked(self, side: Mapping[str, object] | None, shape: TableShape) -> Mapping[str, object] | None:
         if side is not None and (unknown := [name for name in side if name not in shape.names]):
             raise TransformFailed(
-                f"{self}: it returned a column {unknown[0]}, which {shape.table} has not",
+                f"{self}: it returned a column {unknown[0]}, which {shape.table} does not have",
                 hint="use OnBatch to add columns",
             )
         return side

@@ -67,7 +67,7 @@ class SkipLog:
     count: int = 0  # total
 
     def with_one_more(self, skipped: SkippedChange) -> "SkipLog":
-        """Return the log with another change; one that comes again after a crash is in it already."""
+        """Return the log with another change; one that is delivered again after a crash is in it already."""
         places = {(each.position, each.database, each.table) for each in self.kept}
         if (skipped.position, skipped.database, skipped.table) in places:
             return self

@@ -49,7 +49,7 @@ def decode(
     """Run the command."""
     keep_freed_memory()
     if jobs > 1 and (isinstance(begin, CommitTime) or isinstance(end, CommitTime)):
-        raise ConfigError("a range of times is decoded by one process", hint="give LSNs, or leave out --jobs")
+        raise ConfigError("a range of times is decoded by one process", hint="give LSNs, or omit --jobs")
     lsns = LsnRange(_lsn(begin), _lsn(end))
     times = TimeRange(_time(begin), _time(end))
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)

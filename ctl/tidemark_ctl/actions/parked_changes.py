@@ -1,4 +1,4 @@
-"""`cdcctl parked drop` and `cdcctl parked retry`: delete parked changes, or request that they are handed over again."""
+"""`cdcctl parked drop` and `cdcctl parked retry`: delete parked changes, or request that they are delivered again."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -22,7 +22,7 @@ def drop_parked(state: Path, numbers: tuple[int, ...], *, every: bool) -> None:
 def retry_parked(state: Path, numbers: tuple[int, ...], *, every: bool) -> None:
     """Run the command."""
     count = _changed(ParkedTable.request, state, numbers, every=every)
-    click.echo(f"{count} parked changes are handed to the consumer again; see `cdcctl parked list`")
+    click.echo(f"{count} parked changes are delivered to the consumer again; see `cdcctl parked list`")
 
 
 def _changed(action: ParkedAction, state: Path, numbers: tuple[int, ...], *, every: bool) -> int:

@@ -22,5 +22,7 @@ def resume_reader(
     """Run the command."""
     with ReaderPlace(state, server, token_file, tls_roots).opened() as register:
         reader = register.resume(name)
-    gone = f"values {reader.skipped_from + 1} to {reader.skipped_to} are gone" if reader.skipped_to else "none is gone"
-    click.echo(f"reader {name} continues after value {reader.applied}; {gone}")
+    trimmed = "none was trimmed"
+    if reader.skipped_to:
+        trimmed = f"values {reader.skipped_from + 1} to {reader.skipped_to} were trimmed"
+    click.echo(f"reader {name} continues after value {reader.applied}; {trimmed}")

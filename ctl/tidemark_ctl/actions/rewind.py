@@ -48,7 +48,7 @@ def _plan_lines(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
     given = "delivered" if plan.is_delivered else "copied by first copies, but not delivered by the stream"
     yield f"{given}, but not part of the node's history: {plan.branch}"
     if not plan.is_delivered:
-        yield "the stream continues from its present position"
+        yield "the stream continues from its current position"
     elif plan.restart_lsn is not None:
         yield (
             f"all transactions that commit from {format_lsn(plan.branch.fork_lsn)} on, on timeline "

@@ -23,6 +23,6 @@ DEADLINE_S_DEFAULT = 60.0
 def check() -> None:
     """Write a marker into the WAL and follow it through capture, archive, consumer and readers.
 
-    Exit code 0: the marker arrived everywhere. 1: the message names the broken legs, and the hint what to do about the
-    first one. The command works in every mode; for the archive it requests a segment switch, if this is granted.
+    Exit code 0: the marker arrived everywhere. 1: the message names the broken legs, and the hint the action for the
+    first one. The command works in every mode; for the archive it requests a segment switch, if that is granted.
     """

@@ -25,12 +25,12 @@ from tidemark_ctl.options import LAKE, PATH, config_option, json_option, lsn_or_
 def replay() -> None:
     """Write the rows that a table had at one moment to a Delta table.
 
-    With --lake they come from the table's log. A running pipeline is not disturbed. The command refuses a moment at
+    With --lake they come from the table's log. A running pipeline is not affected. The command refuses a moment at
     which the lake does not show what the table contained.
 
     With --base-backup they come from the pages of the backup and the WAL up to the moment, without a server, a state or
-    a lake, also for a table that was never captured. The moment is at or after the end of the backup, and the name is
-    the one that the table had at it.
+    a lake, also for a table that was never captured. The moment must be at or after the end of the backup, and TABLE
+    is the name at that moment.
 
     The rules are those of recovery targets: an LSN includes the transactions whose commit record begins before it; a
     time includes those before the first one that committed after it.

@@ -3,7 +3,7 @@
 It is forked rather than started: modules, the state's view and the catalog changes of the map are in memory already. A
 start of Python with the same imports would cost 0.2 to 0.3 CPU seconds for each process.
 
-NB: the command has one thread of its own then, and that of jemalloc, which pyarrow starts with its import.
+NB: at that time the command has one thread, and that of jemalloc, which pyarrow starts with its import.
 """
 
 import os

@@ -90,7 +90,7 @@ class RangePool:
             self._share_output()
 
     def _share_output(self) -> None:
-        """Let the process of the range whose turn it is write the rest of it."""
+        """Let the process of the current range write the rest of it."""
         process = self._processes.get(self._printed)
         if self._is_shared and process is not None and self._printed not in self._done:
             process.print_rest(self._printed)

@@ -29,7 +29,7 @@ class ReaderRegister(Protocol):
         """Remove a reader."""
 
     def resume(self, name: str) -> Reader:
-        """Let a lapsed reader continue with the oldest value of the outbox."""
+        """Make a lapsed reader continue with the oldest value of the outbox."""
 
 
 @dataclass(frozen=True, slots=True)

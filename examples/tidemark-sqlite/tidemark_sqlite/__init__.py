@@ -104,7 +104,7 @@ class SqliteConsumer(Consumer):
             database.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", (table, *records[-1][1:4]))
 
     def _write_parked(self, database: sqlite3.Connection, batch: Batch) -> None:
-        """Write a change that was parked, once: it comes again below the position of its table."""
+        """Write a change that was parked, once: it is delivered again below the position of its table."""
         at = 'SELECT 1 FROM changes WHERE "table" = ? AND (timeline, commit_lsn, ordinal) = (?, ?, ?)'
         for record in map(_record, batch):
             if database.execute(at, (batch.table, *record[1:4])).fetchone() is None:

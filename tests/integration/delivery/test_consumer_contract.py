@@ -169,7 +169,7 @@ def test_a_group_that_was_confirmed_before_cannot_be_confirmed_again(
     target = new_target(consumer, store, epoch, progress, stopping)
     target.begin()
     target.deliver(group(100))
-    with pytest.raises(ConsumerFailed, match="confirmed already, or that it has not drawn"):
+    with pytest.raises(ConsumerFailed, match="confirmed already, or that it has not read"):
         target.deliver(group(200))
     consumer.drawn.append(consumer.drawn[-1])  # revoked, it confirms the newest group
     target.close()

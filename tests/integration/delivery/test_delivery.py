@@ -158,6 +158,7 @@ def new_target(
     retry: RetryPolicy | None = None,
     metrics: Metrics | None = None,
     log: Log | None = None,
+    confirm_s: float = 0.05,
 ) -> ConsumerTarget:
     return ConsumerTarget(
         consumer,
@@ -166,6 +167,7 @@ def new_target(
         history=empty_history(store),
         records=[SELECTED_TABLES],
         unconfirmed_bytes_max=1000,
+        confirm_s=confirm_s,
         progress=progress,
         stopping=stopping,
         liveness=liveness,
@@ -231,6 +233,30 @@ def test_delivery_continues_while_confirmations_wait_for_the_disk(
         assert progress.delivered == START
     target.close()
     assert store.view().start == group(300).last == progress.confirmed
+
+
+@pytest.mark.feature("I34")
+def test_without_a_time_for_confirmations_each_is_durable_before_the_next_group_is_offered(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Scripted([True, False, True])
+    target = new_target(consumer, store, epoch, progress, stopping, confirm_s=0.0)
+    target.begin()
+
+    def deliver_all() -> None:
+        for lsn in (100, 200, 300, 400):
+            target.deliver(group(lsn))
+
+    worker = threading.Thread(target=deliver_all)
+    with store.transaction(epoch):  # no other transaction can end
+        worker.start()
+        wait_until(lambda: consumer.seen == [100])
+        worker.join(0.05)
+        assert consumer.seen == [100]
+    wait_until(lambda: consumer.seen == [100, 200, 300, 400])
+    worker.join(DEADLINE_S)
+    target.close()
+    assert store.view().start == group(400).last
 
 
 @pytest.mark.feature("I34")

@@ -61,7 +61,7 @@ class FollowerSetup:
             lambda: self.newest,
             unmarked_bytes_max=UNMARKED_BYTES_MAX,
             history=empty_history(self.store),
-            selected_tables=selected_tables,
+            records=[selected_tables],
             progress=Progress(),
             metrics=Metrics("main"),
             log=get_log("test"),

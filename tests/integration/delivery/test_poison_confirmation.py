@@ -76,8 +76,8 @@ class PoisonCaptures:
         start = self.store.view().start
         made = ConsumerTarget(
             consumer, self.store, epoch, history=empty_history(self.store), records=[SELECTED_TABLES],
-            unconfirmed_bytes_max=self.bytes_max, progress=Progress(delivered=start), stopping=threading.Event(),
-            retry=RetryPolicy(0), metrics=Metrics("main"), log=get_log("test"),
+            unconfirmed_bytes_max=self.bytes_max, confirm_s=0.05, progress=Progress(delivered=start),
+            stopping=threading.Event(), retry=RetryPolicy(0), metrics=Metrics("main"), log=get_log("test"),
         )  # fmt: skip
         made.begin()
         return made

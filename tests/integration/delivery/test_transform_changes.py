@@ -26,7 +26,7 @@ from tidemark.model.change import (
     SchemaEffect,
     SchemaEvent,
 )
-from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.position import Sequence as OutboxSequence
@@ -39,11 +39,13 @@ from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.wire.keys import named
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
-from tidemark.wire.state.state_keys import TRANSFORMED
+from tidemark.wire.state.state_keys import BEGINNING, TRANSFORMED
+from tidemark.wire.state.values import Beginning
 from tidemark.wire.values import ValueKind
 
 pytestmark = pytest.mark.feature("P15")
 ACCOUNT, PERSON = relation(), relation("person", 16390)
+THIRD = relation("third", 16391)
 HASHED = Mask("public.*.note", key=Secret(b"0123456789abcdef"))
 HASHED_OTHERWISE = Mask("public.*.note", key=Secret(b"0123456789abcdeg"))
 COPYING = CopyProgress(CopyPhase.COPYING, 1)
@@ -82,12 +84,12 @@ class Starts:
         return MappedTarget(transformed, streamed=changes.announced, copied=changes.noted)
 
     def changes(
-        self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON)
+        self, *transforms: Transform, tables: Sequence[Relation] = (ACCOUNT, PERSON), follows: bool = False
     ) -> tuple[GroupTransforms, TransformChanges]:
         """Return the transforms of a start, and what changed since the one before."""
         bound = GroupTransforms(transforms, TypeMapping(), self._epoch, {DATABASE: "shop"})
         present = [(DATABASE, table) for table in tables]
-        changes = TransformChanges.since(self._store, self._epoch, bound, present, SELECTION.selects)
+        changes = TransformChanges.since(self._store, self._epoch, bound, present, SELECTION.selects, follows=follows)
         assert changes is not None, "there is something to compare"
         return bound, changes
 
@@ -107,6 +109,10 @@ class Starts:
 
 @pytest.fixture
 def starts(store: StateStore, epoch: Epoch) -> Starts:
+    start = store.marks().start
+    assert start is not None
+    with store.transaction(epoch) as transaction:
+        transaction.put(BEGINNING, Beginning(TimelineId(1), Lsn(start.position.commit_lsn + 1), FullXid(3), {}))
     return Starts(store, epoch)
 
 
@@ -210,14 +216,37 @@ def raising(*_: object) -> None:
     raise OSError("killed")
 
 
-def test_a_damaged_record_is_written_anew_and_announces_nothing(starts: Starts, store: StateStore) -> None:
+def test_after_a_damaged_or_missing_record_each_table_is_announced_once(starts: Starts, store: StateStore) -> None:
     starts.target(HASHED).deliver(rows(104, ACCOUNT))
     with store.environment.write() as transaction:
         transaction.put(named(store.scope, TRANSFORMED.name), b"rubbish", db=store.environment.database("state"))
-    starts.target(HASHED_OTHERWISE).deliver(rows(208, ACCOUNT))
-    assert starts.announced() == []
+    starts.target(HASHED).deliver(rows(208, ACCOUNT))
+    assert starts.announced() == [("account", 207)]
     starts.target(HASHED).deliver(rows(304, ACCOUNT))
-    assert starts.announced() == [("account", 303)]
+    starts.target(HASHED).deliver(rows(400, ACCOUNT, PERSON))
+    assert starts.announced() == [("account", 207), ("person", 399)]
+    with store.transaction(None) as transaction:
+        transaction.drop(TRANSFORMED)
+    starts.target(HASHED).deliver(group(504, [schema_event(504, None, THIRD), batch(505, [1], of=THIRD)]))
+    starts.target(HASHED, tables=[ACCOUNT, PERSON, THIRD]).deliver(rows(600, ACCOUNT, THIRD))
+    assert starts.announced() == [("account", 207), ("person", 399), ("account", 599)]
+
+
+def test_a_follower_records_the_list_of_its_start_and_a_changed_one_is_announced_after_the_promotion(
+    starts: Starts, store: StateStore, epoch: Epoch
+) -> None:
+    starts.target(HASHED).deliver(rows(104, ACCOUNT))  # of another host: this state has its position, and no record
+    with store.transaction(None) as transaction:
+        transaction.drop(TRANSFORMED)
+    for transforms, created in (((HASHED,), PERSON), ((HASHED_OTHERWISE,), None)):
+        _, changes = starts.changes(*transforms, tables=[ACCOUNT], follows=True)
+        followed = group(208, [] if created is None else [schema_event(208, None, created)])
+        with store.transaction(epoch) as transaction:
+            changes.record(transaction, [changes.noted(followed)])
+    starts.target(HASHED).deliver(rows(304, ACCOUNT, PERSON))
+    assert starts.announced() == []
+    starts.target(HASHED_OTHERWISE).deliver(rows(400, ACCOUNT, PERSON))
+    assert starts.announced() == [("account", 399), ("person", 399)]
 
 
 def test_in_a_divided_transaction_the_event_waits_for_the_next_one(starts: Starts) -> None:

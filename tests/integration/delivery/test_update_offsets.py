@@ -258,12 +258,12 @@ def test_an_added_partition_and_a_position_in_the_gap_before_the_next_change_are
     ("answer", "message"),
     [
         ({OWN: position(99)}, "back from 1:"),
-        ({OWN: position(200)}, "the first change behind is 1:0/C8:0"),
-        ({OWN: position(300)}, "acknowledged is 1:0/64:1000000"),
+        ({OWN: position(200)}, "and the next change is 1:0/C8:0"),
+        ({OWN: position(300)}, "1:0/64:1000000 is acknowledged"),
         ({OWN: Position(START.position.timeline.__class__(2), START.position.commit_lsn, 0)}, "on another timeline"),
-        ({Partition(OWN.system_identifier, Oid(5)): position(200)}, "the first change behind is"),
-        ({OWN: "0/64"}, "returns Partition with Position"),
-        ([OWN], "which is no mapping"),
+        ({Partition(OWN.system_identifier, Oid(5)): position(200)}, "and the next change is"),
+        ({OWN: "0/64"}, "must return Partition with Position"),
+        ([OWN], "which is neither a mapping nor None"),
         ({Partition(SystemIdentifier(n)): position(1) for n in range(100, 1101)}, "at most 1000 are stored"),
     ],
 )
@@ -322,7 +322,7 @@ def test_a_partition_that_is_left_out_stays_stored_with_one_warning_that_names_i
     with closing(delivering):
         delivering.deliver(100, 200, 300)
         assert (delivering.start, delivering.added) == (group(300).last, {OTHER: position(7)})
-    lines = [record.getMessage() for record in caplog.records if "left a partition out" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "omitted a partition" in record.getMessage()]
     assert ["system_identifier=99 database=5" in line for line in lines] == [False, True]
     assert f"system_identifier={OWN.system_identifier} database=0" in lines[0]
 

@@ -160,7 +160,7 @@ def test_a_handler_without_its_loop_or_of_two_engines_is_refused(insert: Insert,
             handler(Batch.__new__(Batch))
         engine = new_engine(handler=handler)
         async with handler.running(engine):
-            with pytest.raises(ConfigError, match="is of one engine"):
+            with pytest.raises(ConfigError, match="belongs to one engine"):
                 async with handler.running(engine):
                     pass
 

@@ -10,7 +10,22 @@ import pytest
 import tidemark
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
-from tidemark import Batch, Drop, Engine, EngineState, Filter, Mask, OnRow, Order, Rename, Route, Secret
+from tidemark import (
+    Batch,
+    CopyBoundary,
+    Drop,
+    Engine,
+    EngineEvent,
+    EngineState,
+    Filter,
+    Mask,
+    OnRow,
+    Order,
+    Rename,
+    Route,
+    SchemaEvent,
+    Secret,
+)
 
 KEY = Secret(b"0123456789abcdef")
 DEADLINE_S = 60.0
@@ -229,3 +244,76 @@ def test_single_changes_and_records_come_from_the_threads_of_the_pool_and_are_co
     insert_two(unordered(state=tmp_path / "records", change_handler=handle_record, serializer=serializer), recorded)
     assert {*changed} == {1, 2}
     assert {*recorded} == {(b'{"id":1}', "public.customers"), (b'{"id":2}', "public.customers")}
+
+
+@pytest.mark.feature("P15")
+@pytest.mark.usefixtures("customers")
+def test_rows_of_a_renamed_database_are_routed_by_its_new_name_also_after_a_start_and_in_a_copy(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    renamed = f"{database}_renamed"
+    collected = CollectedRows()
+
+    def engine() -> Engine:
+        return Engine(
+            cluster.dsn("postgres"),
+            state=tmp_path / "state",
+            databases=[database, renamed],
+            tables=["public.*"],
+            handler=collected,
+            transforms=[Route("{database}_{table}", tables="public.customers")],
+            settings={"copy": {"enabled": False}},
+        )
+
+    def insert(into: str, row: int) -> None:
+        cluster.sql(f"INSERT INTO customers VALUES ({row})", into)
+        wait_until(lambda: any(values["id"] == row for _, _, values in collected.rows))
+
+    with engine():
+        insert(database, 1)
+    cluster.sql(f"ALTER DATABASE {database} RENAME TO {renamed}")
+    try:
+        for row in (2, 3):
+            with engine():
+                insert(renamed, row)
+        with engine() as running:
+            running.recopy(f"{renamed}.public.customers")
+            wait_until(lambda: sum(op == "c" for _, op, _ in collected.rows) == 3)
+    finally:
+        cluster.sql(f"ALTER DATABASE {renamed} RENAME TO {database}")
+    found = [(table, op, row["id"]) for table, op, row in collected.rows]
+    before, after = f"{database}_customers", f"{renamed}_customers"
+    assert found[:3] == [(before, "i", 1), (after, "i", 2), (after, "i", 3)]
+    assert sorted(found[3:]) == [(after, "c", row) for row in (1, 2, 3)]
+
+
+@pytest.mark.feature("P15")
+@pytest.mark.usefixtures("customers")
+def test_a_restart_of_the_capture_for_a_copy_announces_no_transform_that_filled_its_closure(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    cluster.sql("CREATE TABLE other (id int PRIMARY KEY)", database)
+    collected = CollectedRows()
+    seen: list[object] = []
+    events: list[EngineEvent] = []
+
+    def note_row(change: tidemark.Change) -> tidemark.Change:
+        seen.append(change.position.commit_lsn)
+        return change
+
+    with Engine(
+        cluster.dsn(database),
+        state=tmp_path / "state",
+        handler=collected,
+        on_event=events.append,
+        transforms=[OnRow(note_row)],
+        settings={"copy": {"enabled": False}},
+    ) as running:
+        cluster.sql("INSERT INTO customers VALUES (1)", database)
+        wait_until(lambda: len(collected.rows) == 1)
+        running.recopy("other")
+        wait_until(lambda: any(isinstance(event, CopyBoundary) and not event.begin for event in events))
+        cluster.sql("INSERT INTO customers VALUES (2)", database)
+        wait_until(lambda: len(collected.rows) == 2)
+    assert [event for event in events if isinstance(event, SchemaEvent)] == []
+    assert seen

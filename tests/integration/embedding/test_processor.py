@@ -179,15 +179,21 @@ def test_an_error_of_a_processor_or_of_its_call_after_the_retries_ends_the_engin
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda state, own: Engine(DSN, state=state, processor=own, handler=print), "handler is decided"),
-        (lambda state, own: Engine(DSN, state=state, processor=own, change_handler=print), "change_handler is decided"),
-        (lambda state, own: Engine(DSN, state=state, processor=own, on_event=print), "on_event is decided"),
-        (lambda state, own: Engine(DSN, state=state, processor=own, order=Order.NONE), "order is decided"),
-        (lambda state, own: Engine(DSN, state=state, processor=own, pool=PoolKind.PROCESSES), "pool is decided"),
-        (lambda state, own: Engine(DSN, state=state, processor=own, poison=Poison.PARK), "poison is decided"),
-        (lambda state, own: Engine(DSN, state=state, processor=type(own)), "is no processor"),  # type: ignore[arg-type]
-        (lambda state, _own: Engine(DSN, state=state, processor=object()), "is no processor"),  # type: ignore[arg-type]
-        (lambda state, _own: Engine(DSN, state=state), "or a processor"),
+        (lambda state, own: Engine(DSN, state=state, processor=own, handler=print), "handler cannot be combined"),
+        (
+            lambda state, own: Engine(DSN, state=state, processor=own, change_handler=print),
+            "change_handler cannot be combined",
+        ),
+        (lambda state, own: Engine(DSN, state=state, processor=own, on_event=print), "on_event cannot be combined"),
+        (lambda state, own: Engine(DSN, state=state, processor=own, order=Order.NONE), "order cannot be combined"),
+        (
+            lambda state, own: Engine(DSN, state=state, processor=own, pool=PoolKind.PROCESSES),
+            "pool cannot be combined",
+        ),
+        (lambda state, own: Engine(DSN, state=state, processor=own, poison=Poison.PARK), "poison cannot be combined"),
+        (lambda state, own: Engine(DSN, state=state, processor=type(own)), "is not a processor"),  # type: ignore[arg-type]
+        (lambda state, _own: Engine(DSN, state=state, processor=object()), "is not a processor"),  # type: ignore[arg-type]
+        (lambda state, _own: Engine(DSN, state=state), "and processor"),
     ],
 )
 def test_an_argument_that_a_processor_decides_and_an_object_that_is_none_are_refused(

@@ -1,8 +1,10 @@
 """A rebuilt state folder where the WAL contains try-start markers of the lost one."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.plugins.daemons import use_config
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import HANGS_SOON, Pair, paired
@@ -13,8 +15,11 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.switching import switch
+from tidemark.model.change import ChangeBatch, GroupItem, SchemaEffect, SchemaEvent
 from tidemark.model.mode import Stage
 from tidemark.wire.state.values import HandOver
+
+MASK = "[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['public.account.note']\nconstant = '{}'\n"
 
 
 def rebuild_state(pair: Pair, root: Path) -> None:
@@ -57,3 +62,35 @@ def test_a_marker_of_the_lost_states_sidecar_is_not_mistaken_for_one_of_the_new_
         pair.wait_for_stage(Stage.ARCHIVE)
         assert pair.archiver.running, pair.reported()
         assert list(replayed(change_log(pair.catch_up(), "account"))) == [3]
+
+
+def test_after_a_rebuild_the_form_of_the_next_rows_is_announced_once(node: ArchivingServer, tmp_path: Path) -> None:
+    with paired(node, tmp_path) as pair:
+        pair.sidecar.kill()
+        pair.archiver.kill()
+        use_config(MASK.format("first"), pair.sidecar, pair.archiver)
+        pair.sidecar.start()
+        pair.archiver.start()
+        pair.insert(1)
+        pair.catch_up()
+        delivered = pair.sidecar.status()["delivered"]
+        pair.wait_for(lambda: str(read_manifest(node.spool).start.position) >= str(delivered), "a manifest")
+        pair.sidecar.kill()
+        pair.archiver.kill()
+        rebuild_state(pair, tmp_path)
+        use_config(MASK.format("second"), pair.sidecar, pair.archiver)
+        for row in (2, 3):
+            pair.sidecar.start()
+            pair.insert(row)
+            items = pair.catch_up()
+            pair.sidecar.kill()
+        assert announced(items) == ["account"]
+        kinds = [type(item) for item in items if isinstance(item, ChangeBatch | SchemaEvent)]
+        assert kinds[:2] == [SchemaEvent, ChangeBatch]
+        assert {row["_after"]["note"] for row in change_log(items, "account")} == {"second"}  # type: ignore[index]
+
+
+def announced(items: Sequence[GroupItem]) -> list[str]:
+    """Return the tables whose form of rows is announced."""
+    events = [item for item in items if isinstance(item, SchemaEvent) and item.effect is SchemaEffect.TRANSFORMS]
+    return [event.after.name for event in events if event.after is not None]

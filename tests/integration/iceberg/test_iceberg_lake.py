@@ -243,7 +243,7 @@ def test_a_lake_that_disappears_is_not_begun_anew(tmp_path: Path) -> None:
     lake = iceberg_lake(root)
     root.rename(tmp_path / "elsewhere")
     table.insert({1: 1, 2: "a", 3: None})
-    with pytest.raises(LakeFailed, match="is gone: the lake is not mounted"):
+    with pytest.raises(LakeFailed, match="is missing: the lake is not mounted"):
         lake.apply(batch(table.delivered()))
 
 
@@ -415,7 +415,7 @@ def test_a_lake_that_disappears_between_two_queries_is_not_begun_anew(tmp_path: 
     known = iceberg_lake(root).positions.lake_id()
     root.rename(tmp_path / "elsewhere")
     expiry = SnapshotExpiry(1.0, lambda: 0.0)
-    with pytest.raises(LakeFailed, match="is gone"):
+    with pytest.raises(LakeFailed, match="is missing"):
         IcebergLake(str(root), IDENTITY, shape_of, {}, expiry, lake_id=known)
     assert not root.exists()
     iceberg_lake(root)

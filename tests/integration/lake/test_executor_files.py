@@ -31,7 +31,7 @@ from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import PackedRun
 from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.outbox import OutboxValue
-from tidemark.wire.values import ValueHeader
+from tidemark.wire.values import ValueHeader, ValueKind
 
 GROUPS = 40
 PORTION = 30_000  # bytes: several groups
@@ -170,6 +170,17 @@ class CountedOutbox(OutboxReader):
         return super().read(after, upto, wanted)
 
 
+class ReadTimes:
+    """Collects what a lake's process reports about its reads."""
+
+    def __init__(self) -> None:
+        self.byte_counts: list[int] = []
+
+    def __call__(self, byte_count: int, seconds: float) -> None:
+        assert seconds > 0
+        self.byte_counts.append(byte_count)
+
+
 @pytest.fixture
 def counted(tmp_path: Path) -> Iterator[CountedOutbox]:
     folder = StateFolder(tmp_path / "state")
@@ -209,3 +220,22 @@ def test_the_unread_values_of_a_table_are_read_by_one_request_when_they_are_need
             assert item.rows.equals(expected.rows), "the second time too"
     assert len(tables) > 1
     assert counted.requests == {"read": len(tables)}
+
+
+@pytest.mark.parametrize("bytes_min", [1, LARGE], ids=["left unread", "read ahead"])
+def test_the_time_of_reading_is_recorded_with_the_bytes_whenever_rows_are_read(
+    counted: CountedOutbox, bytes_min: int
+) -> None:
+    times, headers = ReadTimes(), counted.headers(NO_SEQUENCE, counted.head())
+    writers = Writers(lambda: True, bytes_min, record_read=times)
+    (portion,) = feeds(counted, counted.outbox_id, NO_SEQUENCE, counted.head(), writers=writers)
+    batches = [item for _, item in portion.lake_batch.items if isinstance(item, ChangeBatch)]
+    of_rows = sum(header.payload_length for header in headers if header.kind is ValueKind.BATCH)
+    of_others = sum(header.payload_length for header in headers) - of_rows
+    assert times.byte_counts == [of_others + (of_rows if bytes_min == LARGE else 0)]
+    times.byte_counts.clear()
+    for batch in batches * 2:
+        assert batch.rows.num_rows == batch.row_count
+    unread = {batch.relation.oid for batch in batches if not isinstance(batch.given, pa.RecordBatch)}
+    assert len(times.byte_counts) == len(unread)
+    assert sum(times.byte_counts) == (of_rows if unread else 0)

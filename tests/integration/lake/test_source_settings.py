@@ -84,7 +84,10 @@ def test_a_new_table_that_does_not_permit_soft_deletes_is_refused(state: StateFo
 def test_a_partition_column_that_a_new_table_does_not_permit_is_refused(state: StateFolder) -> None:
     for name, reason in (
         ("town", "partition names the column town, which it does not have; it has id, name, tags"),
-        ("tags", "partition names the column tags, whose type list<item: string> is no integer, text, boolean or date"),
+        (
+            "tags",
+            "partition names the column tags, whose type list<item: string> is not an integer, text, boolean or date",
+        ),
     ):
         config = LakeConfig((LakeTableConfig("customer", partition=("id", name)),))
         with pytest.raises(BadTableSettings) as raised:

@@ -357,7 +357,7 @@ def test_a_renamed_table_and_column_keep_their_earlier_rows(tmp_path: Path) -> N
         ("a1", {"startingPosition": "yesterday"}, ConfigError, "neither an LSN nor a time: 'yesterday'"),
         ("a1", {"startingPosition": "2026-01-01"}, ConfigError, "has no time zone"),
         ("a1", {"maxBytesPerTrigger": "0"}, ConfigError, "option maxBytesPerTrigger: '0' is invalid"),
-        ("a1", {"reader": "a/b"}, ConfigError, "reader: 'a/b' is no name"),
+        ("a1", {"reader": "a/b"}, ConfigError, "reader: 'a/b' is not a valid name"),
         (None, {"columns": "after"}, ConfigError, "need the option table"),
     ],
 )
@@ -381,7 +381,7 @@ def test_a_stream_of_a_table_without_a_reader_is_refused(tmp_path: Path) -> None
 def test_a_chosen_column_of_another_type_is_refused(tmp_path: Path) -> None:
     state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "x")])
     chosen = StructType([StructField("id", IntegerType())])
-    with pytest.raises(ConfigError, match="column id of table 'account' is bigint, but the query wants int"):
+    with pytest.raises(ConfigError, match="column id of table 'account' is bigint, but the query requires int"):
         source_of(state, "account").streamReader(chosen)
 
 

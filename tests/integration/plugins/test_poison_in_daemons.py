@@ -138,7 +138,7 @@ def test_skipped_changes_leave_a_durable_record_and_a_failing_consumer_is_not_ta
 
 def test_a_builtin_consumer_refuses_a_policy_and_unknown_numbers_are_refused(sidecar: Sidecar) -> None:
     use_config("[poison]\npolicy = 'park'\n", sidecar)
-    sidecar.refuses(ExitCode.CONFIG, "poison.policy is park: the consumer outbox has no changes that it cannot handle")
+    sidecar.refuses(ExitCode.CONFIG, "poison.policy is park: the consumer outbox handles every change")
     refused = cdcctl("parked", "drop", "--yes", "--state", sidecar.folder.root, "5")
     assert (refused.code, "no parked change has the number 5" in refused.err) == (ExitCode.CONFIG, True)
     neither = cdcctl("parked", "retry", "--state", sidecar.folder.root)

@@ -39,6 +39,7 @@ from tidemark.runtime.replay.archive_blocks import archived_blocks
 from tidemark.runtime.replay.commit_times import TransactionTimes
 from tidemark.wal.segments import segment_name
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.values import ValueKind
 
 DATABASE = "shop"
 READER = "lake"

@@ -108,7 +108,7 @@ def test_a_moment_before_the_end_of_the_backup_or_after_the_archive_is_refused(
     early = f"{backed_up.begun} is before the end of {backed_up.backup}"
     refused(cdcctl(*arguments, str(backed_up.begun)), ExitCode.CONFIG, early)
     late = CommitTime(backed_up.last.us + 3_600_000_000)
-    refused(cdcctl(*arguments, str(late)), ExitCode.GAP, f"and has none after {late}")
+    refused(cdcctl(*arguments, str(late)), ExitCode.GAP, f"and contains none after {late}")
     refused(cdcctl(*arguments, "FF/0"), ExitCode.GAP, "before FF/0")
     assert list(tmp_path.iterdir()) == []
 

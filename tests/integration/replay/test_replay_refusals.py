@@ -109,7 +109,7 @@ def test_moments_before_a_break_are_refused_because_earlier_rows_may_have_change
 
 def test_a_lost_or_replaced_log_and_a_lost_file_are_named(tmp_path: Path) -> None:
     for number, (change, reason) in enumerate(
-        [(remove_table, "is gone"), (recreate, "is another table than"), (remove_files, "cannot be read")]
+        [(remove_table, "is missing"), (recreate, "is another table than"), (remove_files, "cannot be read")]
     ):
         fed = ScriptedLake(tmp_path / str(number))
         change(fed, "log")

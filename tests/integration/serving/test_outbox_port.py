@@ -136,7 +136,7 @@ def test_a_reader_registers_confirms_and_lapses(outbox: OutboxPort, state: Path,
     outbox.confirm("lake", ends[-1], ends[-1])
     with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
         transaction.apply_confirmations(hold_bytes=1)
-    with pytest.raises(ReaderLapsed, match=f"values {ends[0] + 1} to {ends[-1]} of the outbox are gone") as raised:
+    with pytest.raises(ReaderLapsed, match=f"values {ends[0] + 1} to {ends[-1]} of the outbox were trimmed") as raised:
         outbox.check_active("query")
     assert "cdcctl reader resume query" in raised.value.hint
     with pytest.raises(ReaderLapsed):
@@ -172,10 +172,10 @@ def test_readers_are_listed_resumed_and_dropped_in_a_state_and_at_a_server(place
     lake, query = shown["readers"]["lake"], shown["readers"]["query"]
     assert (lake["behind"], lake["required"], lake["lag_s"]) == (0, True, 0.0)
     assert (query["behind"], query["required"]) == (head, False)
-    assert "values from 1 on are gone" in query["lapsed"]
+    assert "values from 1 on were trimmed" in query["lapsed"]
     assert shown["damaged"] == []
     said = succeeded(cdcctl("reader", "resume", "query", *place)).out.decode()
-    assert said == f"reader query continues after value {head}; values 1 to {head} are gone\n"
+    assert said == f"reader query continues after value {head}; values 1 to {head} were trimmed\n"
     again = cdcctl("reader", "resume", "query", *place)
     assert (again.code, again.err.count("has not lapsed")) == (ExitCode.STATE, 1)
     assert succeeded(cdcctl("reader", "drop", "query", "--yes", *place)).out == b"reader query dropped\n"

@@ -393,7 +393,7 @@ def test_no_reader_gets_a_former_state_that_the_process_has_open(state: Path) ->
     ("arguments", "message"),
     [
         (("--listen", "127.0.0.1:0"), "is served only with TLS"),
-        (("--listen", "0.0.0.0:0", "--insecure-loopback"), "is no loopback address"),
+        (("--listen", "0.0.0.0:0", "--insecure-loopback"), "is not a loopback address"),
         (("--listen", "nowhere"), "is not HOST:PORT"),
     ],
 )

@@ -10,13 +10,14 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
 from tests.support.lakes.lakes import feed_by_hand, log_rows, rows_by_key
+from tests.support.plugins.daemons import use_config
 from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.following import FollowingSidecar, two_hosts
 from tests.support.servers.postgres import Cluster, sql
 from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.io.readers.outbox import OutboxReader
-from tidemark.model.change import ChangeBatch, GroupItem
+from tidemark.model.change import ChangeBatch, GroupItem, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Sequence
@@ -24,6 +25,7 @@ from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 JOIN_S = 60
 READER = "lake"
+MASK = "[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['public.account.note']\nconstant = '{}'\n"
 
 
 @pytest.fixture
@@ -235,6 +237,33 @@ def test_a_follower_that_is_killed_continues_before_and_behind_the_promotion(
         assert len(again) == len(set(again))
         assert set(ids(before)) | set(again) == survived(standby)
         assert {-1, -2} <= set(again)
+
+
+def test_after_a_promotion_only_a_changed_list_of_transforms_is_announced(
+    primary: Cluster, standby: Cluster, tmp_path: Path
+) -> None:
+    def announced(items: list[GroupItem]) -> list[str]:
+        events = [item for item in items if isinstance(item, SchemaEvent) and item.effect is SchemaEffect.TRANSFORMS]
+        return [event.after.name for event in events if event.after is not None]
+
+    with two_hosts(primary, standby, tmp_path, start=False) as hosts:
+        follower = hosts.follower
+        use_config(MASK.format("first"), hosts.deliverer, follower)
+        hosts.start()
+        with load(primary, 0):
+            follower.wait_for_start()
+        hosts.deliverer.catch_up()
+        wait_until_replayed(standby, primary)
+        hosts.lose_primary()
+        hosts.promote()
+        follower.wait_for_stage(Stage.REALTIME)
+        standby.sql("INSERT INTO account VALUES (-2, 'x')")
+        assert announced(follower.catch_up()) == []
+        follower.kill()
+        use_config(MASK.format("second"), follower)
+        follower.start()
+        standby.sql("INSERT INTO account VALUES (-3, 'x')")
+        assert announced(follower.catch_up()) == ["account"]
 
 
 @pytest.mark.parametrize("point", [HandoverPoint.BEFORE_FIND_START, HandoverPoint.AFTER_FIND_START])

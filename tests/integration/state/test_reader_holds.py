@@ -243,17 +243,17 @@ def test_a_lapsed_reader_gets_an_error_with_the_range_and_can_be_resumed(state: 
     assert apply(state) == set()
     confirm(outbox, "lake", outbox.head())
     assert apply(state) == {"query"}
-    with pytest.raises(ReaderLapsed, match="values 3 to 42 of the outbox are gone, commits from 0/C8 on") as error:
+    with pytest.raises(ReaderLapsed, match="values 3 to 42 of the outbox were trimmed, commits from 0/C8 on") as error:
         outbox.check_active("query")
     assert "cdcctl reader resume query" in error.value.hint
     with pytest.raises(ReaderLapsed, match="values 3 to 42"):
         confirm(outbox, "query", 40)
     shown = json.loads(succeeded(cdcctl("reader", "list", "--json", "--state", state)).out)["readers"]
-    assert "values from 3 on are gone, commits from 0/C8 on" in shown["query"]["lapsed"]
+    assert "values from 3 on were trimmed, commits from 0/C8 on" in shown["query"]["lapsed"]
     assert (shown["lake"]["required"], shown["query"]["required"]) == (True, False)
     assert "lapsed" not in shown["lake"]
     said = succeeded(cdcctl("reader", "resume", "query", "--state", state)).out
-    assert said == b"reader query continues after value 42; values 3 to 42 are gone\n"
+    assert said == b"reader query continues after value 42; values 3 to 42 were trimmed\n"
     outbox.check_active("query")
     resumed = outbox.registered("query")
     assert resumed is not None

@@ -5,6 +5,7 @@ The oracle is the dict of a scripted table. Each task runs by itself, with nothi
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -34,7 +35,7 @@ from tidemark.pipeline.sinks.steps import PackedRun
 APP = "tidemark:test:replica"
 KEY = ("id",)
 FILE_ROWS, TASK_KEYS = 4, 3
-KEYS = st.integers(0, 23)
+KEYS = st.integers(0, 11)
 NOTES = st.sampled_from(["a", "b"])  # a partition each
 Action = tuple[str, int, int, str, bool, bool]
 
@@ -65,7 +66,7 @@ def act(table: ScriptedTable, script: Iterable[Action]) -> None:
 
 
 SCRIPTS = st.lists(
-    st.tuples(st.sampled_from("iudmm"), KEYS, KEYS, NOTES, st.booleans(), st.booleans()), min_size=1, max_size=40
+    st.tuples(st.sampled_from("iudmm"), KEYS, KEYS, NOTES, st.booleans(), st.booleans()), min_size=10, max_size=40
 )
 PRESENT = st.lists(st.lists(KEYS, max_size=10), max_size=5)
 
@@ -121,19 +122,71 @@ def test_a_merge_in_tasks_leaves_the_rows_of_the_source(
     present: list[list[int]], script: list[Action], identity: ReplicaIdentity, *, marks: bool, parts: bool
 ) -> None:
     with TemporaryDirectory() as folder:
-        replica, writers = CutReplica(folder, present, identity, marks=marks, parts=parts), WritersHere()
+        replica = CutReplica(folder, present, identity, marks=marks, parts=parts)
         act(replica.table, script)
-        run = replica.run()
-        if run is None:
-            return
-        writers.expect_merge(folder)
-        found = row_identity(run.relation)
-        assert found is not None
-        packed = PackedRuns(writers, (DATABASE, run.relation.oid), keeps_deleted=marks)
-        assert packed.write(replica.lake_table, run, found)
-        assert replica.rows() == replica.expected()
-        assert LakeTable(folder, APP).applied == replace(NOTHING, sequence=run.sequence, position=run.last)
-        assert len(writers.merged) == 1
+        if replica.run() is not None:
+            assert merge(replica, marks=marks)
+            assert replica.rows() == replica.expected()
+
+
+def merge(replica: CutReplica, *, marks: bool) -> int:
+    """Merge the changes of the source, and return in how many tasks."""
+    run, writers = replica.run(), WritersHere()
+    assert run is not None
+    writers.expect_merge(replica.lake_table.uri)
+    found = row_identity(run.relation)
+    assert found is not None
+    packed = PackedRuns(writers, (DATABASE, run.relation.oid), keeps_deleted=marks)
+    assert packed.write(replica.lake_table, run, found)
+    applied = replace(NOTHING, sequence=run.sequence, position=run.last)
+    assert LakeTable(replica.lake_table.uri, APP).applied == applied
+    (tasks,) = writers.merged
+    return tasks
+
+
+FILES = [[0, 1, 2, 3], [20, 21, 22, 23]]
+FILLING: list[Action] = [("u", key, 0, "a", True, False) for key in (0, 2, 3)]  # a task for each file
+
+
+def value(key: int, *, cuts: bool = False) -> Action:
+    """Return an update of the value of a row."""
+    return "u", key, 0, "b", False, cuts
+
+
+def move(key: int, other: int, *, cuts: bool = False) -> Action:
+    """Return a change of the key of a row, with its value unchanged."""
+    return "m", key, other, "b", True, cuts
+
+
+@pytest.mark.parametrize("marks", [False, True], ids=["deleted", "marked"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        [move(1, 25)],
+        [value(1), move(1, 25)],
+        [value(1, cuts=True), move(1, 25)],
+        [value(1), move(1, 25), move(25, 10), move(10, 26)],
+        [("i", 10, 0, "a", False, False), move(10, 25)],
+        [value(1), move(1, 25), move(20, 1), move(25, 20)],
+        [move(1, 25), move(25, 1)],
+    ],
+    ids=[
+        "of the replica",
+        "of the run",
+        "of another part",
+        "twice",
+        "of a new row",
+        "of rows that change places",
+        "back",
+    ],
+)
+def test_a_row_that_moves_to_another_task_keeps_its_unchanged_value(
+    tmp_path: Path, script: list[Action], *, marks: bool
+) -> None:
+    replica = CutReplica(str(tmp_path), FILES, ReplicaIdentity.DEFAULT, marks=marks, parts=False)
+    act(replica.table, [*FILLING, *script])
+    assert merge(replica, marks=marks) > 1
+    assert replica.rows() == replica.expected()
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -85,7 +85,7 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         (f"{ONLY_LOG}cluster = ['day']", "lake.tables.0.cluster: with write = 'log' there is no replica"),
         (
             "[[lake.tables]]\npattern = 'a'\npartition = ['b', 'b']",
-            "lake.tables.0.partition: b is there twice",
+            "lake.tables.0.partition: b is listed twice",
         ),
         (
             "[[lake.tables]]\npattern = 'a'\npartition = ['b']\ncluster = ['b']",
@@ -102,7 +102,7 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
             "[[lake.tables]]\npattern = 'a'\nwrite = 'replica'\nlog_keep_days = 1",
             "lake.tables.0.log_keep_days: with write = 'replica' there is no log",
         ),
-        ("[[lake.tables]]\npattern = 'a'\ncluster = ['b', 'b']", "lake.tables.0.cluster: b is there twice"),
+        ("[[lake.tables]]\npattern = 'a'\ncluster = ['b', 'b']", "lake.tables.0.cluster: b is listed twice"),
         (2 * "[[lake.tables]]\npattern = 'a'\n", "lake.tables.1.pattern: a is in an earlier entry, which applies"),
         ("[ring", "is not TOML"),
     ],

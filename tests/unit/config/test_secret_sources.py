@@ -34,7 +34,7 @@ def test_a_missing_secret_is_refused_by_its_name(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(BadSecret, match="No such file"):
         secret_file(tmp_path / "none")
-    with pytest.raises(BadSecret, match="the variable NO_SUCH_KEY of the environment"):
+    with pytest.raises(BadSecret, match="the environment variable NO_SUCH_KEY"):
         secret_environment("NO_SUCH_KEY")
     monkeypatch.setenv("NO_SUCH_KEY", "short")
     with pytest.raises(BadSecret, match="has 5 bytes; it must have 16"):

@@ -44,7 +44,7 @@ LEAVES = (
     *("parked drop", "parked list", "parked retry"),
     *("realtime on", "realtime status", "replay", "rewind", "run archiver", "run server", "run sidecar"),
     *("spark accept-break", "spark prepare", "spark run"),
-    *("status", "table recopy", "table resume", "tail"),
+    *("status", "table add", "table recopy", "table resume", "tail"),
 )
 READ_ALONE = ("archive status", "parked list", "reader list", "realtime status", "status")
 HELP_ALONE = frozenset({"click", "msgspec"})
@@ -93,6 +93,12 @@ RUNS = {
     ),
     "rewind": CommandRun("--state {state} --yes", NODE | DECODER, ExitCode.CONFIG),
     "spark accept-break": CommandRun("--state {state} --accept-break", STATE_ALONE),
+    "table add": CommandRun(
+        "--state {state} --archive {archive} --lake {state} --from 0/1 public.account",
+        STATE_ALONE,
+        ExitCode.CONFIG,
+        starts_another=True,
+    ),
     "table recopy": CommandRun("--state {state} public.account", NODE, ExitCode.STATE),
     "table resume": CommandRun("--state {state} public.account", STATE_ALONE, ExitCode.CONFIG),
     "tail": CommandRun(NOWHERE, NODE | DECODER, ExitCode.NODE_UNREACHABLE),

@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 
-from tidemark.runtime.delivery import confirming
 from tidemark.runtime.delivery.confirming import Confirming
 
 DEADLINE_S = 30.0
@@ -37,7 +36,17 @@ def disk() -> GatedStore:
 
 @pytest.fixture
 def made(disk: GatedStore) -> Iterator[Confirming[int]]:
-    made = Confirming(disk.store)
+    yield from opened(disk, 0.05)
+
+
+@pytest.fixture
+def slow(disk: GatedStore) -> Iterator[Confirming[int]]:
+    """One with a very long pause between two transactions."""
+    yield from opened(disk, 2 * DEADLINE_S)
+
+
+def opened(disk: GatedStore, pause_s: float) -> Iterator[Confirming[int]]:
+    made = Confirming(disk.store, pause_s)
     yield made
     disk.may_store.set()
     with suppress(ZeroDivisionError):
@@ -108,9 +117,9 @@ def test_confirmations_without_bytes_are_awaited_as_well(disk: GatedStore, made:
 
 
 def test_there_is_a_pause_between_two_transactions_unless_a_thread_waits(
-    disk: GatedStore, made: Confirming[int], monkeypatch: pytest.MonkeyPatch
+    disk: GatedStore, slow: Confirming[int]
 ) -> None:
-    monkeypatch.setattr(confirming, "PAUSE_S", 2 * DEADLINE_S)
+    made = slow
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
     made.confirm([2], 10)
@@ -171,8 +180,8 @@ def test_a_wait_ends_with_the_error_that_occurred_while_more_was_confirmed(
     assert disk.stored == [], "what comes behind a failure is not stored either"
 
 
-def test_closing_ends_a_pause(disk: GatedStore, made: Confirming[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confirming, "PAUSE_S", 2 * DEADLINE_S)
+def test_closing_ends_a_pause(disk: GatedStore, slow: Confirming[int]) -> None:
+    made = slow
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
     while made.byte_count:

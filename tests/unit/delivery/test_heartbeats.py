@@ -110,14 +110,14 @@ class BuiltReader(WalReader):
 
 def test_ends_of_transactions_without_changes_come_before_a_heartbeat_and_are_not_kept() -> None:
     wal = Wal(relation())
-    reader, lease = BuiltReader(wal), StreamLease()
+    reader, lease, progress = BuiltReader(wal), StreamLease(), Progress()
     thread = DecodeThread(
         Ring(1 << 20, Lsn(8192)),
         lease,
         reader,
         GroupQueue(1 << 16, lease.woken),
         delivered=position(8),
-        progress=Progress(),
+        progress=progress,
         idle_pointer_s=1000.0,
         heartbeat_s=1e-9,
     )
@@ -127,6 +127,7 @@ def test_ends_of_transactions_without_changes_come_before_a_heartbeat_and_are_no
         wal.message(b"other", b"x", xid=xid)
         wal.commit(xid)
         reader.add()
+        progress.hear(reader.last_record_lsn)
         for _ in range(2):
             group = thread._record_group(thread._idle_group() or reader.idle_group())  # noqa: SLF001 - without its thread
             assert group.last.position > reached

@@ -74,10 +74,10 @@ def handle(batch: Batch) -> None:
             lambda state: Engine(DSN, state=state, handler=handle, poison="park"),  # type: ignore[arg-type]
             "poison='park': must be one of Poison.FAIL",
         ),
-        (lambda state: Engine(DSN, state=state), "give handler, which takes batches, change_handler, or a"),
+        (lambda state: Engine(DSN, state=state), "give exactly one of handler, change_handler and processor"),
         (
             lambda state: Engine(DSN, state=state, handler=handle, change_handler=handle),  # type: ignore[arg-type]
-            "change_handler, or a processor: one",
+            "give exactly one of handler",
         ),
         (
             lambda state: Engine(DSN, state=state, handler=handle, serializer="json"),  # type: ignore[arg-type]

@@ -100,7 +100,7 @@ def test_a_lake_that_was_removed_or_replaced_while_its_pipeline_runs_is_detected
     found = opened(lake)
     found.check_present()
     shutil.rmtree(lake / FOLDER)
-    with pytest.raises(LakeFailed, match=r"version 2 of .* is gone: the lake is not mounted, or was removed"):
+    with pytest.raises(LakeFailed, match=r"version 2 of .* is missing: the lake is not mounted, or was removed"):
         found.check_present()
 
 

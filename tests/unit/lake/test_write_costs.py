@@ -14,6 +14,7 @@ from tidemark.pipeline.sinks.write_costs import (
     TIMES_MAX,
     CostLine,
     MergeCosts,
+    ReadCosts,
     RunWriter,
     WriteCosts,
 )
@@ -122,3 +123,15 @@ def test_the_threshold_of_merges_stays_within_its_own_bounds() -> None:
         for number in range(40):
             costs.record(writer, ORDERS, MERGES.start, MERGES.start * (1 + number % 3), 60.0)
         assert costs.changes_min(ORDERS) == pytest.approx(expected / (1 + (1 + 39 % 3)), abs=1)
+
+
+def test_the_time_of_a_read_follows_the_last_large_ones() -> None:
+    costs = ReadCosts()
+    before = costs.seconds(64 * MIB)
+    for _ in range(RUNS):
+        costs.record(MEASURED_BYTES_MIN - 1, 100.0)
+    assert costs.seconds(64 * MIB) == before
+    for _ in range(RUNS):
+        for size in LARGE:
+            costs.record(size, 0.5 + 0.1 * size / MIB)
+    assert costs.seconds(20 * MIB) == pytest.approx(2.5, rel=0.05)

@@ -137,7 +137,7 @@ def test_after_the_list_was_corrected_the_former_version_shows_no_constant() -> 
 
 def test_a_type_that_no_table_can_have_is_refused_at_the_start() -> None:
     to_seconds = Cast("public.account.id", "string"), Cast("public.account.note", pa.large_string())
-    with pytest.raises(BadTransform, match=r"note of public.account becomes large_string, the type of no column"):
+    with pytest.raises(BadTransform, match=r"note of public.account becomes large_string, a type that no column"):
         transforms_of(*to_seconds).check([(DATABASE, relation())], keeps_tables=True)
     transforms_of(*to_seconds).check([(DATABASE, relation())], keeps_tables=False)
 
@@ -164,5 +164,5 @@ def test_rows_in_another_form_than_declared_do_not_reach_the_outbox() -> None:
         def _bind(self, shape: TableShape) -> Bound:
             return Bound(shape, lambda each: (replace(each, table="elsewhere"),))
 
-    with pytest.raises(TransformFailed, match=r"rows of public.account came as another table"):
+    with pytest.raises(TransformFailed, match=r"rows of public.account were returned for another table"):
         transforms_of(Renaming()).apply(group_of(batch(100, [1])))

@@ -93,7 +93,7 @@ def test_the_fingerprint_of_a_mask_covers_its_key_wherever_the_key_is(
             "[deliver]\nconsumer = 'kafka'",
             "no package has an entry point kafka in tidemark.consumers",
         ),
-        ("[deliver]\nconsumer = 'a b:C'", "deliver.consumer: 'a b:C' is no import path"),
+        ("[deliver]\nconsumer = 'a b:C'", "deliver.consumer: 'a b:C' is not an import path"),
         ("[deliver]\nconsumer = 'nowhere.at:All'", "deliver.consumer: there is no module nowhere"),
         (f"[deliver]\nconsumer = '{PLUGINS}:Nothing'", f"deliver.consumer: the module {PLUGINS} has no Nothing"),
         ("[deliver]\nconsumer = 'tidemark:Mask'", "tidemark:Mask is Mask, and not a subclass of tidemark.Consumer"),

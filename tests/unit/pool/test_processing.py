@@ -217,7 +217,7 @@ def test_a_masked_value_has_the_form_of_its_new_type() -> None:
 
 def test_flat_rows_and_other_results_are_refused() -> None:
     (flat,) = bound(Flatten(), to=TABLE).apply(batch_of(*ROWS, of=TABLE))
-    with pytest.raises(SerializerFailed, match=r"the rows of public\.customers are flat: leave out Flatten"):
+    with pytest.raises(SerializerFailed, match=r"the rows of public\.customers are flat: omit Flatten"):
         DebeziumJson().records(flat, NOW_NS)
 
     class ReturnsNothing(Serializer):

@@ -96,7 +96,7 @@ def test_a_failed_renewal_leaves_the_present_credentials_and_is_repeated(service
 @pytest.mark.parametrize("text", ['{"AccessKeyId": "FIRST"}', "[]", '{"SecretAccessKey": "secret of FI', ""])
 def test_an_answer_without_credentials_is_refused_without_its_content(service: MetadataService, text: str) -> None:
     service.text, clock = text, RoleClock()
-    with pytest.raises(BadStore, match="none of a role: the answer") as refused:
+    with pytest.raises(BadStore, match="no role provides any: the answer") as refused:
         of_machine(service, clock)
     assert clock.now_s == RoleClock.now_s + ATTEMPTS - 1  # it may not answer yet, so it was asked again
     assert "FI" not in f"{refused.value}{refused.value.__cause__}"

@@ -51,13 +51,13 @@ def test_an_endpoint_without_tls_is_permitted_to_loopback_addresses(endpoint: st
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LakeConfig(store_endpoint="http://s3.example:9000"), "without TLS, everybody between here and s3.example"),
+        (LakeConfig(store_endpoint="http://s3.example:9000"), "without TLS, anyone on the network path to s3.example"),
         (LakeConfig(store_endpoint=f"https://user:{SECRET}@s3.example"), "contains a user or a password"),
         (LakeConfig(store_endpoint="s3.example:9000"), "it must be http:// or https:// with a host"),
         (LakeConfig(store_endpoint="https://s3.example/bucket"), "it must be http:// or https:// with a host"),
         (LakeConfig(store_endpoint=f"https://AKIA:12/{SECRET}@host"), "contains a user or a password"),
         (LakeConfig(store_endpoint=f"https://s3.example:9000/?token={SECRET}"), "a query"),
-        (LakeConfig(store_endpoint="https://s3.example:port"), "is no URL"),
+        (LakeConfig(store_endpoint="https://s3.example:port"), "is not a URL"),
         (LakeConfig(), "no region"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_token_that_cannot_be_read_is_named_by_its_variable(
 @pytest.mark.parametrize("text", ["", "<a>", "<a/>", f"<a xmlns='{ARN}'><Credentials/></a>"])
 def test_an_answer_without_credentials_is_refused(service: MetadataService, token_file: Path, text: str) -> None:
     service.text = text
-    with pytest.raises(BadStore, match="none of a role: the answer"):
+    with pytest.raises(BadStore, match="no role provides any: the answer"):
         RoleCredentials(variables(service.endpoint, token_file), pause=lambda _: None)
 
 

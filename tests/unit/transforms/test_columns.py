@@ -47,7 +47,7 @@ def test_a_cast_changes_type_and_values() -> None:
 
 
 def test_a_value_that_cannot_be_cast_is_not_shown() -> None:
-    with pytest.raises(TransformFailed, match="has a value in name that is no int64") as raised:
+    with pytest.raises(TransformFailed, match="has a value in name that is not a valid int64") as raised:
         bound(Cast("customers.name", "int64")).apply(batch_of(("i", None, ANN)))
     assert "Ann" not in str(raised.value)
     assert raised.value.__suppress_context__

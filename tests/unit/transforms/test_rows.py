@@ -64,7 +64,7 @@ def test_a_route_divides_rows_by_their_content() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("{no}", None), "and no others"), (("{value}", None), "need each other"), (("x", "id"), "need each other")],
+    [(("{no}", None), "and no others"), (("{value}", None), "require each other"), (("x", "id"), "require each other")],
 )
 def test_a_route_with_bad_arguments_is_refused(arguments: tuple[str, str | None], message: str) -> None:
     with pytest.raises(BadTransform, match=message):
@@ -108,7 +108,7 @@ def test_flat_rows_have_their_columns_beside_the_metadata() -> None:
 
 
 def test_flatten_is_refused_where_names_collide_and_before_other_transforms() -> None:
-    with pytest.raises(BadTransform, match="has a column _op, as the metadata has"):
+    with pytest.raises(BadTransform, match="has a column _op, which is the name of a metadata column"):
         bound(Flatten(), to=customers("id", "_op"))
     with pytest.raises(BadTransform, match=r"the rows of public.customers are flat"):
         bound(Flatten(), Rename("customers.name", "x"))

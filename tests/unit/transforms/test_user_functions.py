@@ -94,7 +94,10 @@ def test_a_function_that_loses_the_key_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("after", "message"),
-    [({"id": 1, "nam": "x"}, "a column nam, which public.customers has not"), ({"id": "secret"}, "of another type")],
+    [
+        ({"id": 1, "nam": "x"}, "a column nam, which public.customers does not have"),
+        ({"id": "secret"}, "of another type"),
+    ],
 )
 def test_a_row_that_does_not_fit_the_columns_is_refused_without_its_values(
     after: dict[str, object], message: str

@@ -4,7 +4,7 @@ Ordinary means an insert, multi-insert, update or delete of a row in a known fil
 value to reassemble, except values whose chunks are held (`held_chunks`). Any other record stops the loop,
 and `Decoder.decode` processes it: the rules are defined there once, and this module has only their ordinary case. Two
 tables control the loop: the relation version of each file, and which xids are ordinary. A transaction that has changed
-a catalog sees versions of its own: only the files whose version it was told for that transaction are known.
+a catalog sees separate versions: it knows only the files whose version it received for that transaction.
 
 A transaction that begins here is pending (`pending_rows`), with its subtransactions (`pending_children`). It commits
 here as well if its commit record has only time, database and these subtransactions. The same kind of commit of a
@@ -315,7 +315,7 @@ class RowExtractor(XidStates):
         return 1
 
     def process_own(self, rmgr: int, info: int, top: int) -> int:
-        """Process a heap record of a transaction that sees versions of its own."""
+        """Process a heap record of a transaction that sees separate versions."""
         known = self.files.of_own(top, self.parts.spc, self.parts.db, self.parts.rel)
         opcode = info & OPCODE
         if known == FILE_HAS_NO_ROWS or (known != 0 and not self.changes_rows(rmgr, opcode, known)):

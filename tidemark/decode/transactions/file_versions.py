@@ -1,6 +1,6 @@
 """The relation version of each file whose rows `extract` may read, as all transactions see it or as one does.
 
-A transaction that has changed a catalog sees versions of its own: a table that it created or altered, the new file of
+A transaction that has changed a catalog sees separate versions: a table that it created or altered, the new file of
 one that it truncated, the transient heap of a rewrite. An entry is a number, see `FIRST_VERSION`; 0: not known.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.

@@ -2,7 +2,7 @@
 
 This module decides what is ordinary, from the decoder's information: a file's relation version until a transaction with
 catalog changes commits; a transaction if it is kept and has no TOAST chunks waiting for their row. A transaction that
-has changed a catalog has versions of files of its own, until its next change. Without information the loop stops, and
+has changed a catalog has separate versions of files, until its next change. Without information the loop stops, and
 the decoder processes the record.
 
 Transactions with only a few rows are pending here until their commit; the others are in the `TransactionTable`.

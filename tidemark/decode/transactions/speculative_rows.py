@@ -2,7 +2,7 @@
 
 The server inserts such a row, then its index entries, and confirms it, or deletes it if another session was first. The
 row counts from its confirmation on. `extract` holds it here until then; what the block does not confirm, and what the
-loop cannot go on with, is processed by `Decoder.decode`, in place of the record of the insert.
+loop cannot process, is processed by `Decoder.decode`, in place of the record of the insert.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
 """

@@ -197,7 +197,7 @@ class BackupFolder:
         if pages < expected:
             raise BackupUnusable(
                 f"{path} has {pages} pages; it had {expected} when reading began",
-                hint="keep the backup as it is until its rows are read",
+                hint="do not change the backup until its rows are read",
             )
 
     def page(self, locator: RelFileLocator, block: BlockNumber) -> bytes | None:

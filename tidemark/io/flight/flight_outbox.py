@@ -172,7 +172,7 @@ class FlightOutbox:
         self.request(Query.DROP_READER, OutboxRequest(reader=reader))
 
     def resume_reader(self, reader: str) -> Reader:
-        """Let a lapsed reader continue with the oldest value of the outbox."""
+        """Make a lapsed reader continue with the oldest value of the outbox."""
         return self._reader(Query.RESUME_READER, OutboxRequest(reader=reader))
 
     def _facts(self) -> OutboxFacts:

@@ -42,14 +42,14 @@ class ServerAddress:
         parts = urlsplit(url)
         if parts.scheme == UNIX:
             if not parts.path.startswith("/") or parts.netloc:
-                raise BadServerAddress(f"{url!r} is no address of a unix socket")
+                raise BadServerAddress(f"{url!r} is not the address of a unix socket")
             return cls(url)
         try:
             port = parts.port
         except ValueError:
             port = None
         if parts.scheme not in (TLS, PLAIN) or not parts.hostname or not port or parts.path.strip("/"):
-            raise BadServerAddress(f"{url!r} is no address of an outbox server")
+            raise BadServerAddress(f"{url!r} is not the address of an outbox server")
         if parts.scheme == PLAIN and not is_loopback(parts.hostname):
             raise BadServerAddress(f"{url!r} would send rows and the token unencrypted to another host")
         if token_file is None:

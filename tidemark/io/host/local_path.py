@@ -51,5 +51,5 @@ def lake_location(text: str, what: str = "") -> str:
         raise NoLakeLocation(f"{said} is a URL of another store than s3://")
     location = text.rstrip("/")
     if not _LAKE.fullmatch(location) or any(part in (".", "..") for part in location.split("/")):
-        raise NoLakeLocation(f"{said} is no location in an object store")
+        raise NoLakeLocation(f"{said} is not a location in an object store")
     return location

@@ -83,7 +83,7 @@ class SpillFolder:
 
 
 def _is_left_over(name: str) -> bool:
-    """Return whether a file's owner is gone: a fenced process that has not noticed it yet still reads its files."""
+    """Return whether a file's owner is gone: a fenced process that has not detected this yet still reads its files."""
     pid, _, rest = name.partition("-")
     if not pid.isdecimal() or not rest:
         return False  # not our file

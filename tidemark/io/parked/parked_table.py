@@ -1,7 +1,7 @@
 """The table of parked changes inside a transaction of the state, in the order of the stream.
 
-A change that comes again after a crash replaces itself: its key is its position, relation and database. Rows of one
-position that a transform multiplied have numbers in the key; only a later epoch can bring the same row again.
+A change that is delivered again after a crash replaces its entry: the key is position, relation and database. Rows
+of one position that a transform multiplied have numbers in the key; only a later epoch can bring the same row again.
 """
 
 import struct
@@ -63,7 +63,7 @@ class ParkedTable:
         return [_described(key) for key, _, change, _ in self._stored() if change is None]
 
     def requested(self) -> Iterator[tuple[ParkedChange, bytes]]:
-        """Yield the changes that are to be handed over again, each with its row."""
+        """Yield the changes that are to be delivered again, each with its row."""
         return ((change, row) for _, change, row in self._entries() if change.is_requested)
 
     def park(self, change: ParkedChange, row: bytes, bytes_max: int) -> ParkedChange:
@@ -91,13 +91,13 @@ class ParkedTable:
         return parked
 
     def record_failure(self, number: int, reason: str) -> None:
-        """Record that a change was handed over again, and failed again; it is no longer requested."""
+        """Record that a change was delivered again and failed again; it is no longer requested."""
         self._rewrite(
             [number], lambda each: replace(each, failures=each.failures + 1, reason=reason, is_requested=False)
         )
 
     def request(self, numbers: Collection[int] | None) -> int:
-        """Request that changes are handed over again, None: all; return how many. Raise `UnknownParked`."""
+        """Request that changes are delivered again, None: all; return how many. Raise `UnknownParked`."""
         self._check(numbers)
         return self._rewrite(numbers, lambda each: replace(each, is_requested=True))
 
@@ -137,7 +137,7 @@ class ParkedTable:
     def drop_between(self, after: Position | None, upto: Position, epoch: Epoch) -> int:
         """Delete the stream's changes in a range that were parked before `epoch`, not in it; return how many.
 
-        They came again and were handled. The rows of a copy come again only with the whole copy: see `drop_of`.
+        They were delivered again and handled. Rows of a copy are delivered only with the whole copy: see `drop_of`.
         """
         found = [each for each in self.changes() if _is_before(each, epoch) and each.position <= upto]
         return self.discard([each.number for each in found if after is None or each.position > after])

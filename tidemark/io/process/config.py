@@ -104,6 +104,7 @@ class DeliverConfig:
     rate_max: Annotated[float, Meta(ge=0, le=1_000_000)] = 200.0
     linger_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
     unconfirmed_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 256 << 20
+    confirm_ms: Annotated[float, Meta(ge=0, le=1000)] = 50.0
     idle_pointer_s: Seconds = 5.0
     heartbeat_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     stop_s: Seconds = 10.0

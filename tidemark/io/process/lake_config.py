@@ -59,7 +59,7 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.deleted_keep_days and not self.soft_deletes:
             yield "deleted_keep_days: without soft_deletes no deleted row is kept"
         for key, names in (("cluster", self.cluster), ("partition", self.partition)):
-            yield from (f"{key}: {name} is there twice" for name in _repeated(names))
+            yield from (f"{key}: {name} is listed twice" for name in _repeated(names))
         both = [name for name in self.cluster if name in self.partition]
         yield from (f"cluster: {name} is a partition column, of which each file has one value" for name in both)
 

@@ -17,7 +17,7 @@ class BadMarkerKey(ConfigError):
     """A key that cannot sign markers."""
 
     hint = (
-        "`cdcctl init` makes STATE/marker.key; to create a key yourself: openssl rand -hex 32, the same on every node"
+        "`cdcctl init` creates STATE/marker.key; to create a key yourself: openssl rand -hex 32, the same on every node"
     )
 
 

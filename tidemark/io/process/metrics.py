@@ -208,7 +208,7 @@ class ReadersCollector(Collector):
         """Return what each reader holds, and which have lapsed."""
         labels = [CAPTURE_LABEL, READER_LABEL]
         held = GaugeMetricFamily(READER_HELD, "Bytes of the outbox that only this reader still needs.", labels=labels)
-        lapsed = GaugeMetricFamily(READER_LAPSED, "1 if a reader held too much, and values are gone.", labels=labels)
+        lapsed = GaugeMetricFamily(READER_LAPSED, "1 if a reader held too much and lost values.", labels=labels)
         for name, byte_count in self.read_held().items():
             held.add_metric([self._capture, name], byte_count or 0)
             lapsed.add_metric([self._capture, name], byte_count is None)

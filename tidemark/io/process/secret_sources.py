@@ -25,14 +25,14 @@ class BadSecret(ConfigError):
 
 
 def secret_file(path: str | Path) -> Secret:
-    """Return the text of a file, without the white space around it, as a secret. Raise `BadSecret`."""
+    """Return the text of a file, without surrounding white space, as a secret. Raise `BadSecret`."""
     return Secret(read_key(Path(path), "the secret", KEY_BYTES_MIN, BadSecret))
 
 
 def secret_environment(name: str) -> Secret:
-    """Return the value of a variable of the environment, without white space around it, as a secret."""
+    """Return the value of an environment variable, without surrounding white space, as a secret."""
     if name not in os.environ:
-        raise BadSecret(f"the variable {name} of the environment, which has a secret, is not set")
+        raise BadSecret(f"the environment variable {name}, which must contain a secret, is not set")
     return Secret(_checked(os.environ[name].strip().encode(), f"the variable {name}", KEY_BYTES_MIN, BadSecret))
 
 

@@ -55,7 +55,7 @@ def adopt(transaction: StateTransaction, name: str, applied: Sequence) -> Reader
         raise ValuesGone(f"the lake contains the values up to {applied}, but {missing}")
     header = transaction.outbox.header(applied)
     if applied > ledger.trimmed and (header is None or not header.ends_group):
-        raise CannotAdopt(f"value {applied} is not the end of a group of the outbox: the lake is of another outbox")
+        raise CannotAdopt(f"value {applied} does not end a group of the outbox: the lake belongs to another outbox")
     adopted = replace(reader, applied=applied, replayable=applied, adoptions=reader.adoptions + 1)
     transaction.drop_reader(name)  # NB: a stored reader never moves back
     transaction.put_reader(name, adopted)

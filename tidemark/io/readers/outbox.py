@@ -280,7 +280,7 @@ class OutboxReader(OpenedState):
         if not reader.is_lapsed:
             return
         trimmed = self._ledger(transaction).trimmed
-        gone = f"values {reader.trimmable + 1} to {trimmed} of the outbox are gone"
+        gone = f"values {reader.trimmable + 1} to {trimmed} of the outbox were trimmed"
         raise ReaderLapsed(
             f"reader {name!r} lapsed, because it held more than reader.hold_bytes: {gone}, commits from "
             f"{format_lsn(reader.lapsed_lsn)} on",

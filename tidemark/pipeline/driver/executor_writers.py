@@ -30,7 +30,7 @@ from tidemark.pipeline.merge.merge_tasks import MergeTask
 from tidemark.pipeline.merge.merging import MergedFiles
 from tidemark.pipeline.sinks.executor_files import ReplicaFiles, TargetFiles, WrittenFiles, joined
 from tidemark.pipeline.sinks.steps import PackedRun, Rows, run_of_rows
-from tidemark.pipeline.sinks.write_costs import MergeCosts, RunWriter, WriteCosts
+from tidemark.pipeline.sinks.write_costs import MergeCosts, ReadCosts, RunWriter, WriteCosts
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.unread_rows import UnreadRows, read_batches
@@ -167,7 +167,7 @@ class ExecutorWriters:
         self._jobs = ExecutorJobs(log, metrics, self._clock, executors, lake_config.executor_job_s)
         self._refused = RefusedRuns()
         self._changing: set[str] = set()  # the URIs of replicas whose last run changed rows
-        self._costs, self._merge_costs = WriteCosts(), MergeCosts()
+        self._costs, self._merge_costs, self._read_costs = WriteCosts(), MergeCosts(), ReadCosts()
 
     def attach(self, spark: SparkSession, stop: Event) -> None:
         """Use the executors of a session, which may come somewhat later. `stop` is set once the pipeline stops."""
@@ -179,7 +179,7 @@ class ExecutorWriters:
 
     def taken(self) -> Writers:
         """Return which tables of a portion executors write."""
-        return Writers(self.are_there, self.bytes_min, self._bytes_min_of)
+        return Writers(self.are_there, self.bytes_min, self._bytes_min_of, self._read_costs.record)
 
     @property
     def bytes_min(self) -> int:
@@ -208,11 +208,15 @@ class ExecutorWriters:
 
     def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
         """Record how long it took to write a run into a log."""
-        self._costs.record(writer, byte_count, seconds)
+        self._costs.record(writer, byte_count, seconds + self._read_s(writer, byte_count))
 
     def record_merge(self, writer: RunWriter, table: TableId, byte_count: int, file_bytes: int, seconds: float) -> None:
         """Record how long it took to merge a run into a replica."""
-        self._merge_costs.record(writer, table, byte_count, file_bytes, seconds)
+        self._merge_costs.record(writer, table, byte_count, file_bytes, seconds + self._read_s(writer, byte_count))
+
+    def _read_s(self, writer: RunWriter, byte_count: int) -> float:
+        """Return the time of reading a run that was not measured with it: executors read it in their job."""
+        return self._read_costs.seconds(byte_count) if writer is RunWriter.DRIVER else 0.0
 
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
         """Let the executors write the files of a run; None if the driver has to write it."""

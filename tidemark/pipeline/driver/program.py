@@ -363,7 +363,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
     parser.add_argument(
-        "--once", action="store_true", help="stop when the present content of the outbox is in the lake"
+        "--once", action="store_true", help="stop when the current content of the outbox is in the lake"
     )
     parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
     parser.add_argument(
@@ -372,7 +372,7 @@ def _parser() -> argparse.ArgumentParser:
         help="serve Prometheus metrics on this port; 0 chooses one (default: the port that init assigned to the "
         f"reader {READER})",
     )
-    parser.add_argument("--no-metrics", action="store_true", help="serve none")
+    parser.add_argument("--no-metrics", action="store_true", help="serve no metrics")
     parser.add_argument("--log-format", choices=("json", "console"), default="json")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser

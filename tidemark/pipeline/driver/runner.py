@@ -57,7 +57,7 @@ ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch between them
 LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
-BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM is gone; below TimeoutStopSec of the unit
+BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM has ended; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
 _RETRIED = (LakeFailed, StoreUnavailable, TableFenced)
 FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
@@ -132,7 +132,7 @@ class Pipeline:
                     self._finish_batch(error)
                     return
                 if not is_alive(spark):  # first: a dead JVM may cause any kind of failure
-                    raise SparkGone("Spark's JVM is gone") from error
+                    raise SparkGone("Spark's JVM has ended") from error
                 if self._waits_after(error):
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
@@ -311,7 +311,9 @@ class Pipeline:
         landing, metrics = self._landing, self._metrics
         started = time.monotonic()
         if end["outbox"] != self._outbox.outbox_id:
-            raise OutboxReplaced(f"the batch is of outbox {end['outbox']}, but {self._outbox.place} has another one")
+            raise OutboxReplaced(
+                f"the batch belongs to outbox {end['outbox']}, but {self._outbox.place} has another one"
+            )
         after, upto = starting_sequence(landing.positions, self._outbox), Sequence(int(end["sequence"]))
         if after >= upto:
             landing.confirm()

@@ -64,7 +64,7 @@ class IcebergLake:
         self._catalog = open_catalog(root)
         self.positions = CatalogPositions(root, self._catalog, identity)
         if lake_id not in (None, self.positions.lake_id()):
-            raise LakeFailed(f"{root} is not the lake that this pipeline began with: another one is mounted there")
+            raise LakeFailed(f"{root} is not the lake with which this pipeline started: another one is mounted there")
         tables = self.positions.tables
         self._folders = LakeFolders(root, identity.capture, databases, tables, self._is_of_another)
 
@@ -148,7 +148,7 @@ class IcebergLake:
     def _check_present(self) -> None:
         """Raise `LakeFailed` if the whole lake was removed."""
         if not has_catalog(self._root):
-            raise LakeFailed(f"the catalog of {Path(self._root)} is gone: the lake is not mounted, or was removed")
+            raise LakeFailed(f"the catalog of {Path(self._root)} is missing: the lake is not mounted, or was removed")
 
 
 def _reopening(write: Callable[[], IcebergTable]) -> IcebergTable:

@@ -1,4 +1,4 @@
-"""The columns of a table as Tidemark left them, recorded in a property: another writer's change of them is noticed.
+"""The columns of a table as Tidemark left them, recorded in a property: another writer's change of them is detected.
 
 Iceberg keeps the schemas of a table, but not who made them, and the next append would leave out the values of a column
 that is no longer there. Comments are not compared: a user may write them.
@@ -36,7 +36,7 @@ def check_columns(table: Table) -> None:
 
 def _difference(before: Schema | None, after: Schema) -> str:
     if before is None:
-        return "the former ones are no longer known"
+        return "the former columns are no longer known"
     old, new = _texts(before), _texts(after)
     return (
         ", ".join(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))) or "their order"

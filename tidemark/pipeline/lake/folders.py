@@ -1,4 +1,4 @@
-"""The folders of a lake: `<database>/<schema>/<table>`, and `<database>/messages`; an OID only to tell two apart.
+"""The folders of a lake: `<database>/<schema>/<table>`, and `<database>/messages`; an OID only to distinguish two.
 
 A folder is chosen once, with the first names of its table and database, and recorded in the positions table: a rename
 keeps it. Names that differ only by case count as equal, because a lake may be copied to a file system or a catalog that

@@ -3,7 +3,7 @@
 A table may be used again only if its commit log is as its last write left it: the last commit is the same file, there
 is no later one, and, on a local file system, no file was added to the folder or removed. Otherwise the table is opened
 and checked again, and so it is after each checkpoint, when opening costs least. So a lost file that the times of the
-folder do not show is noticed as well.
+folder do not show is detected as well.
 """
 
 from collections import OrderedDict

@@ -227,7 +227,7 @@ class Positions:
         if self._table.exists and not has_commit(self._uri, self._table.version):
             store_of(self._uri).check()  # a missing bucket has no commits either
             reason = "the lake is not mounted, or was removed, renamed or restored from a copy as a whole"
-            raise LakeFailed(f"version {self._table.version} of {self._uri} is gone: {reason}")
+            raise LakeFailed(f"version {self._table.version} of {self._uri} is missing: {reason}")
 
     def _renew(self) -> None:
         """Open the table again if the credentials of its store were renewed."""

@@ -19,7 +19,7 @@ class TableLocks:
 
     @contextmanager
     def held(self, uri: str) -> Iterator[None]:
-        """Hold the lock of a table; other threads have the turn of this one while it waits."""
+        """Hold the lock of a table; other threads may compute while this one waits."""
         lock = self.of(uri)
         if not lock.acquire(blocking=False):
             with waiting():

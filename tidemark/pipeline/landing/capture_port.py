@@ -13,7 +13,7 @@ from tidemark.wire.capture_facts import CaptureFacts
 
 
 class CapturePort(Protocol):
-    """What the pipeline knows about the capture, and the operator's requests to it; keys are those of `log_key`."""
+    """The facts of a capture for the pipeline, and the operator's requests to it; keys are those of `log_key`."""
 
     def facts(self) -> CaptureFacts:
         """Return what a pipeline must know about the capture."""

@@ -63,7 +63,7 @@ class DeltaLanding:
         return bool(self._lake.paused or self._lake.deferred)
 
     def open(self, is_over: Callable[[], bool]) -> None:
-        """Open the lake anew; retries and checks end once `is_over` returns true."""
+        """Open the lake again; retries and checks end once `is_over` returns true."""
         self._lake = self._opened(is_over)
 
     def land(self, feed: Feed) -> None:

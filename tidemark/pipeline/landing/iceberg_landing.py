@@ -42,7 +42,7 @@ class IcebergLanding:
         return self._lake.positions
 
     def open(self, is_over: Callable[[], bool]) -> None:  # noqa: ARG002 - nothing here takes long
-        """Open the lake anew."""
+        """Open the lake again."""
         self._lake.close()
         self._lake = self._opened(self._lake.positions.lake_id())
 

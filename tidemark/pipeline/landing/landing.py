@@ -69,7 +69,7 @@ class Landing(Protocol):
         ...
 
     def open(self, is_over: Callable[[], bool]) -> None:
-        """Open the lake anew; long optional work on it ends once `is_over` returns true."""
+        """Open the lake again; long optional work on it ends once `is_over` returns true."""
         ...
 
     def land(self, feed: Feed) -> None:

@@ -8,7 +8,7 @@ one table at a time is maintained in bounded steps; after each step the thread r
 Maintenance that loses against the stream, or fails, is repeated later, with growing waits and smaller steps; it is
 reported, and ends neither the stream nor the maintenance of other tables. A damaged table waits for its next version.
 
-A step looks at the tables that were reported, that are due, or whose next time has come: not at all of a lake.
+A step examines the tables that were reported, that are due, or whose next time has come: not at all of a lake.
 
 `_positions` may name a version from before a commit made here until the stream records the new one (`take_results`):
 its files are not deleted before.
@@ -173,7 +173,7 @@ class Maintenance:
         return True
 
     def _wake(self, now_s: float) -> None:
-        """Look at the tables whose time has come."""
+        """Examine the tables whose time has come."""
         while self._later and self._later[0][0] <= now_s:
             at_s, folder = heapq.heappop(self._later)
             if self._scheduled.get(folder) == at_s:

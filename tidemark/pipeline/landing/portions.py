@@ -7,10 +7,12 @@ A batch is read in *portions*: whole groups of a bounded number of bytes. Each p
 written, the next is read, so memory contains two portions, whatever the length of the batch.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import Sequence
@@ -30,12 +32,14 @@ ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 class Writers:
     """Other processes that write the rows of a table with at least so many bytes in a portion, if they are there.
 
-    `bytes_min_of` returns a lower number for a table of which fewer bytes are worth it, else `bytes_min`.
+    `bytes_min_of` returns a lower number for a table of which fewer bytes are worth it, else `bytes_min`. `record_read`
+    gets the bytes of values that this process reads itself, and the seconds.
     """
 
     are_there: Callable[[], bool]
     bytes_min: int
     bytes_min_of: Callable[[TableId], int] | None = None
+    record_read: Callable[[int, float], None] | None = None
 
     def take(self, table: TableId, byte_count: int) -> bool:
         """Return whether they write the rows of a table with so many bytes."""
@@ -93,18 +97,23 @@ def _portions(
 
 def _read(outbox: OutboxPort, outbox_id: str, portion: _Portion, writers: Writers | None) -> Feed:
     after, upto = portion.after, portion.upto
-    values = None
+    begun_s, values = time.monotonic(), None
     if writers is not None and portion.is_small:
         values = _small_values(outbox, after, upto, writers)
     if values is None:
         unread = {} if writers is None else _unread(outbox, outbox_id, after, upto, writers)
+        begun_s = time.monotonic()  # executors were awaited
         values = _values(outbox, after, upto, unread)
     headers: list[ValueHeader] = []
     items = list[LakeItem]()
+    read_bytes = 0
     for header, value in values:
         headers.append(header)
+        read_bytes += header.payload_length if isinstance(value, OutboxValue) else 0
         if header.kind in ITEMS:
             items.append((header.sequence, value.item() if isinstance(value, OutboxValue) else value))
+    if writers is not None and writers.record_read is not None and read_bytes:
+        writers.record_read(read_bytes, time.monotonic() - begun_s)
     check_not_renumbered(outbox, outbox_id)
     check_complete(headers[0], headers[-1])
     return make_feed(headers, items, outbox_id)
@@ -161,7 +170,8 @@ def _unread(
         return {}
     by_table = {of: [one for one in batches if (one.database, one.relation) == of] for of in large}
     values = {
-        of: UnreadValues(outbox, outbox_id, [one.sequence for one in headers]) for of, headers in by_table.items()
+        of: UnreadValues(outbox, outbox_id, [one.sequence for one in headers], _recorded(writers, byte_counts[of]))
+        for of, headers in by_table.items()
     }
     return {
         header.sequence: (
@@ -171,3 +181,7 @@ def _unread(
         for header in batches
         if (of := (header.database, header.relation)) in large
     }
+
+
+def _recorded(writers: Writers, byte_count: int) -> Callable[[float], None] | None:
+    return None if writers.record_read is None else partial(writers.record_read, byte_count)

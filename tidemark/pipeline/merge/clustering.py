@@ -53,7 +53,7 @@ def recluster(
         key = [*table.partition, *(name for name in key if name not in table.partition)]  # no group has two partitions
         gone = [name for name in key if name not in table.schema.names]
         if gone:
-            raise MaintenanceLost(f"the column {gone[0]} is gone")
+            raise MaintenanceLost(f"the column {gone[0]} no longer exists")
         fields = [table.schema.field(name) for name in key]
         files = KeyedFiles(FileReader(table.uri, table.schema), table.files(key), fields)
         rows_max = rows_max or file_rows(files.rows)

@@ -23,7 +23,7 @@ from tidemark.pipeline.merge.touched_files import KeyedFiles
 
 # Of one task, unless one file or one key exceeds them. A task needs memory for the changes of its keys, at most those
 # of the run (MERGE_ROWS), and for rows that are written together (data_files.PIECE_BYTES), not for all of its files.
-TASK_BYTES = 32 << 20  # of the files with its keys: about a second of CPU
+TASK_BYTES = 32 << 20  # of the files with its keys: about 2.5 s of CPU (docs/performance.md)
 TASK_KEYS = 1 << 17
 
 

@@ -44,7 +44,7 @@ class ReplayedTable:
     log: LogRows
 
     def range_to(self, moment: Moment) -> ReplayRange:
-        """Return where a replay to `moment` begins and ends; raise `ReplayRefused` if the lake cannot tell."""
+        """Return where a replay to `moment` begins and ends; raise `ReplayRefused` if the lake does not show this."""
         base = self._copy_before(moment)
         if base is None:
             base = next((one for one in self.events.events if self._is_known(one) and _empties(one)), None)
@@ -188,7 +188,7 @@ class ReplayedTable:
                 return
             raise ReplayRefused(
                 f"{self._name}: an earlier version of Tidemark delivered the {last.kind} at {last.position} without "
-                f"its commit time, and whether that is before {moment} is unknown",
+                f"its commit time, so it is unknown whether that is before {moment}",
                 hint="name an LSN as the moment",
             )
 

@@ -37,7 +37,7 @@ class LakeUnreadable(LakeFailed):
     """A table of the lake cannot be read."""
 
     hint = (
-        "run the command again, which then reads the present version; if files are missing because the replay took "
+        "run the command again, which then reads the current version; if files are missing because the replay took "
         "longer than they are kept, set --log-keep-s of the pipeline to a longer time"
     )
 

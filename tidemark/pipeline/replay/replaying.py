@@ -88,7 +88,7 @@ def _log_of(lake: OpenedLake, table: TablePosition) -> LakeTable:
         log = LakeTable(uri, app, version=table.log_version)
     recorded = table.log.recorded.id
     if not log.exists or recorded not in ("", str(log.delta.metadata().id)):
-        what = f"is another table than {recorded}" if log.exists else "is gone"
+        what = f"is another table than {recorded}" if log.exists else "is missing"
         raise LakeUnreadable(f"{table.qualified_name}: {uri} {what}", hint="restore it, or copy the table again")
     return log
 

@@ -1,4 +1,4 @@
-"""The folder of a result: it is written beside its place, and gets its name when it is complete.
+"""The folder of a result: it is written under another name beside it, and renamed when it is complete.
 
 What a killed process left is removed by the next replay to the same place; a lock shows whether its process is alive.
 """
@@ -63,7 +63,7 @@ def _lock(descriptor: int, folder: Path, to: Path) -> None:
     except FileNotFoundError:
         is_same = False
     if not is_same:  # the other one ended, and removed its folder before this lock
-        raise TargetInUse(f"another replay wrote {to} until now")
+        raise TargetInUse(f"another replay has just written {to}")
 
 
 def _empty(folder: Path) -> None:

@@ -101,7 +101,7 @@ class StoreTarget:
                 create(f"{self._to}/{FIRST_COMMIT}")
         except FileExistsError as error:
             self._store.delete(uploaded)
-            raise TargetExists(f"{self._to} exists since then") from error
+            raise TargetExists(f"{self._to} was created meanwhile") from error
         except BaseException:
             self._store.delete(uploaded)
             raise

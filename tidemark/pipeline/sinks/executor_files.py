@@ -152,9 +152,9 @@ class FileWriters(Protocol):
         ...
 
     def record(self, writer: RunWriter, byte_count: int, seconds: float) -> None:
-        """Record how long it took to write a run into a log, with the commit."""
+        """Record how long it took to write a run into a log, with the commit, and with reading it if executors did."""
         ...
 
     def record_merge(self, writer: RunWriter, table: TableId, byte_count: int, file_bytes: int, seconds: float) -> None:
-        """Record how long it took to merge a run into a replica, with the commit."""
+        """Record how long it took to merge a run into a replica, with the commit, and with reading it as above."""
         ...

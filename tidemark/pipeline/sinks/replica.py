@@ -248,7 +248,7 @@ class Replica:
             return
         file_bytes = merge_rows(table, compacted, key, applied, identity.sorted_by)
         if self._packed is not None:
-            self._packed.record(step.changes.nbytes, file_bytes, time.monotonic() - begun_s)
+            self._packed.record(step.changes.get_total_buffer_size(), file_bytes, time.monotonic() - begun_s)
 
     def _whole_rows(self, table: LakeTable, step: Rows, columns: Sequence[str], applied: Applied) -> None:
         """Apply changes of a table without a key; a change without its whole old row ends the updates of the replica.

@@ -6,6 +6,10 @@ depends on how the changes are strewn over the table, more than on the changes (
 Both ways cost a fixed time and a time for each byte; both are fitted to the last runs. The driver's fixed time is a
 commit; that of executors is also a job of Spark, which pays off only if their time for a byte is less. These times
 depend on the rows, the store and the cluster, and change while the pipeline runs.
+
+Each time is that of reading the run from the outbox, writing its files and the commit. Executors read a run as part of
+their job. The driver reads the runs of several tables together, before or while it writes, so this time is measured
+apart, by its bytes.
 """
 
 from collections.abc import Sequence
@@ -49,8 +53,11 @@ class CostRange:
 
 # A log of narrow rows on a local disk, and the executors of the same host (docs/performance.md).
 APPENDS = CostRange(BYTES_START, BYTES_MIN, BYTES_MAX, (0.03, 0.25), (0.15, 0.25))
-# A replica of narrow rows there. The most: a driver of one core merges as many in about ten seconds.
-MERGES = CostRange(64 * MIB, 16 * MIB, 256 * MIB, (0.05, 2.5), (0.6, 2.5))
+# A replica of narrow rows there, in CPU seconds: 0.075 for a MiB in both ways, and 1.7 for the jobs. They pay if
+# several executors work side by side; two are as fast as the driver at about `start`. The least: the driver merges as
+# much in the time of the jobs alone. The most: it merges as much in ten seconds.
+MERGES = CostRange(64 * MIB, 24 * MIB, 128 * MIB, (0.05, 4.8), (1.7, 4.8))
+READS_S = (0.005, 0.08)  # of no bytes, and of `BYTES_START`, from an outbox server with TLS (docs/performance.md)
 
 
 class CostLine:
@@ -116,6 +123,25 @@ class WriteCosts:
         if least >= 0:
             return low
         return low + round((high - low) * -least / (most - least))
+
+
+class ReadCosts:
+    """The measured time in which this process reads values from the outbox; used by several threads."""
+
+    def __init__(self) -> None:
+        self._line = CostLine(*READS_S)
+        self._lock = Lock()
+
+    def record(self, byte_count: int, seconds: float) -> None:
+        """Record a read of values."""
+        if byte_count >= MEASURED_BYTES_MIN:
+            with self._lock:
+                self._line.record(byte_count, min(seconds, TIMES_MAX * self._line.seconds(byte_count)))
+
+    def seconds(self, byte_count: int) -> float:
+        """Return the expected time of a read."""
+        with self._lock:
+            return self._line.seconds(byte_count)
 
 
 class MergeCosts:

@@ -38,7 +38,7 @@ class OutboxBatchReader(DataSourceReader):
             outbox = self._outbox()
             if partition.outbox != outbox.outbox_id:
                 raise OutboxReplaced(
-                    f"the query is of outbox {partition.outbox}, but {outbox.place} has {outbox.outbox_id}"
+                    f"the query belongs to outbox {partition.outbox}, but {outbox.place} has {outbox.outbox_id}"
                 )
             yield from self._contents.read(outbox, Sequence(partition.after), Sequence(partition.upto))
 

@@ -78,7 +78,7 @@ class OutboxSource(DataSource):
             if found is None or spark_type(found) != wanted:
                 has = f"is {spark_type(found)}" if found is not None else "does not exist"
                 raise ConfigError(
-                    f"column {column.name} of table {options.table!r} {has}, but the query wants {wanted}",
+                    f"column {column.name} of table {options.table!r} {has}, but the query requires {wanted}",
                     hint=f"the columns are {', '.join(fields)}",
                 )
         chosen = pa.schema([fields[name] for name in schema.names])

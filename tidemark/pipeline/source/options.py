@@ -90,7 +90,7 @@ class SourceOptions:
             raise ConfigError(f"the options {' and '.join(_OF_ROWS)} need the option table")
         if "reader" in found and not is_reader_name(found["reader"]):
             raise ConfigError(
-                f"reader: {found['reader']!r} is no name", hint="use 1 to 63 letters, digits, `-`, `_`, `.`"
+                f"reader: {found['reader']!r} is not a valid name", hint="use 1 to 63 letters, digits, `-`, `_`, `.`"
             )
         return cls(
             Path(found["state"]) if found.get("state") else None,

@@ -73,7 +73,7 @@ class QueryTable:
         """Return the differences of a version from the query, as text; with `names` only those of these columns."""
         mine = {column.name: column.type for column in self.columns if names is None or column.name in names}
         theirs = {column.name: column.type for column in columns_of(relation, self.types)}
-        gone = [f"{name} is gone" for name in mine if name not in theirs]
+        gone = [f"{name} is missing" for name in mine if name not in theirs]
         added = [f"{name} is new" for name in theirs if names is None and name not in mine]
         retyped = [
             f"{name} is {theirs[name]} instead of {kind}"
@@ -103,7 +103,7 @@ def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str]
     found = {key: known for key, known in newest.items() if matches(known[1].qualified_name, patterns)}
     if not found:
         raise UnknownTable(
-            f"table {text!r} is not in the outbox or was never",
+            f"table {text!r} is not in the outbox",
             hint=f"it appears with its first change or copy; known: {_listed(newest)}",
         )
     if len({database for database, _ in found}) > 1:

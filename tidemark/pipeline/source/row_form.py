@@ -1,4 +1,4 @@
-"""What turns the changes of a table into rows with the columns of a query."""
+"""Converts the changes of a table to rows with the columns of a query."""
 
 from dataclasses import dataclass
 from typing import Protocol

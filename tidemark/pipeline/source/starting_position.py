@@ -43,7 +43,7 @@ class StartingPosition:
                 if before == trimmed > 0:
                     raise OutboxTrimmed(
                         f"the outbox begins at {format_lsn(end.pointer.position.commit_lsn)}, after value {trimmed}: "
-                        f"whether it contains all since {self.text} is unknown",
+                        f"it is unknown whether it contains all changes since {self.text}",
                         hint=f"use startingPosition {EARLIEST}, or a later one",
                     )
                 return before

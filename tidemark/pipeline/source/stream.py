@@ -182,7 +182,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_columns(self, start: Offset) -> None:
         """Raise `SchemaChanged` if the checkpoint is of a query with other columns, and the query may not change."""
         if self._options.evolution is Evolution.FAIL and start.get("columns", "") != self._contents.columns_id:
-            raise SchemaChanged("the checkpoint is of a query with other columns")
+            raise SchemaChanged("the checkpoint belongs to a query with other columns")
 
     def _outbox(self) -> OutboxPort:
         return open_outbox(self._options)
@@ -194,5 +194,5 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _sequence(self, offset: Offset) -> Sequence:
         outbox, known = self._outbox(), offset["outbox"]
         if known != (mine := outbox.outbox_id):
-            raise OutboxReplaced(f"the checkpoint is of outbox {known}, but {outbox.place} has {mine}")
+            raise OutboxReplaced(f"the checkpoint belongs to outbox {known}, but {outbox.place} has {mine}")
         return Sequence(int(offset["sequence"]))

@@ -4,7 +4,8 @@ Those of one table in a portion are read together: a request for each value woul
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -19,7 +20,15 @@ from tidemark.wire.values import ValueHeader
 class UnreadValues:
     """Values of rows of the outbox `outbox_id`: all of them are read when the rows of one are needed, and once."""
 
-    def __init__(self, outbox: OutboxPort, outbox_id: str, sequences: Sequence[OutboxSequence]) -> None:
+    def __init__(
+        self,
+        outbox: OutboxPort,
+        outbox_id: str,
+        sequences: Sequence[OutboxSequence],
+        recorded: Callable[[float], None] | None = None,
+    ) -> None:
+        """Read `sequences` of `outbox`; `recorded` gets the seconds of reading."""
+        self._recorded = recorded
         self._outbox = outbox
         self._sequences = sequences
         self._lock = threading.Lock()  # log and replica are written by several threads
@@ -30,8 +39,11 @@ class UnreadValues:
         """Return the rows of one of the values."""
         with self._lock:
             if not self._read:
+                begun_s = time.monotonic()
                 batches = read_batches(self._outbox, self.outbox_id, self._sequences)
                 self._read = {number: one.rows for number, one in zip(self._sequences, batches, strict=True)}
+                if self._recorded is not None:
+                    self._recorded(time.monotonic() - begun_s)
             return self._read[sequence]
 
 

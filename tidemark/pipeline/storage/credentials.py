@@ -54,7 +54,7 @@ class CredentialSource:
         key, secret = (self._environment.get(name, "") for name in (_KEY, _SECRET))
         if not key or not secret:
             raise BadStore(
-                "there are no credentials of the object store",
+                "there are no credentials for the object store",
                 hint=f"set lake.store_credentials_file, or {_KEY} and {_SECRET} in the environment",
             )
         return Credentials(key, secret, self._environment.get(_TOKEN, ""))
@@ -65,7 +65,7 @@ class CredentialSource:
                 found = os.fstat(file.fileno())
                 text = file.read()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise BadStore(f"the credentials file {self._file} cannot be read: {reason}") from None
         if found.st_mode & _OTHERS:
             raise BadStore(

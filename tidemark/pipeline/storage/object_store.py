@@ -181,7 +181,7 @@ class ObjectStore:
         return sorted(str(prefix).rstrip("/").rpartition("/")[2] for prefix in self._listed(folder)["common_prefixes"])
 
     def move(self, folder: str, to: str) -> None:
-        """Copy the objects of a folder, then delete them, the log first: what is left of a table is then damaged."""
+        """Copy the objects of a folder, then delete them, the log first: remaining files are then a damaged table."""
         source, target = self._key(folder), self._key(to)
         with self._asking(folder):
             client = self._opened()
@@ -341,7 +341,7 @@ class ObjectStore:
                 # NB: a store also refuses a request beside another one for this name, of which nothing may be left.
             else:
                 return
-        raise self._failure(path, OSError(f"{CREATES_MAX} requests to create {path} were refused, and it is not there"))
+        raise self._failure(path, OSError(f"{CREATES_MAX} requests to create {path} were refused, but it is missing"))
 
     def _content(self, path: str) -> bytes | None:
         try:

@@ -69,7 +69,7 @@ class RoleCredentials:
             if attempt < ATTEMPTS - 1 and self._is_expected:
                 pause(ANSWER_S)
         raise BadStore(
-            f"there are no credentials of the object store, and none of a role: {self.fault}",
+            f"there are no credentials for the object store, and no role provides any: {self.fault}",
             hint="set lake.store_credentials_file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
         )
 
@@ -144,7 +144,7 @@ def _asked(url: str, method: str, target: str, headers: Mapping[str, str]) -> st
 def _object(text: str) -> Mapping[str, object]:
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError("the answer is no object")  # noqa: TRY004 - a wrong answer
+        raise ValueError("the answer is not a JSON object")  # noqa: TRY004 - a wrong answer
     return found
 
 

@@ -51,14 +51,14 @@ def _check_endpoint(endpoint: str, *, allow_http: bool) -> None:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise BadStore("lake.store_endpoint is no URL: its host or port cannot be read") from None
+        raise BadStore("lake.store_endpoint is not a URL: its host or port cannot be read") from None
     if parts.scheme not in ("http", "https") or not host or port == 0 or parts.path or parts.query or parts.fragment:
         raise BadStore(
-            f"lake.store_endpoint is {endpoint}: it must be http:// or https:// with a host, and a port or none"
+            f"lake.store_endpoint is {endpoint}: it must be http:// or https:// with a host and optionally a port"
         )
     if parts.scheme == "http" and not allow_http and not _is_loopback(host):
         raise BadStore(
-            f"lake.store_endpoint is {endpoint}: without TLS, everybody between here and {host} can read the lake",
+            f"lake.store_endpoint is {endpoint}: without TLS, anyone on the network path to {host} can read the lake",
             hint="use https://, or set lake.store_allow_http = true",
         )
 

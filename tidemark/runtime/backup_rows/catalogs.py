@@ -83,7 +83,7 @@ class CatalogsAt:
             raise NoSuchTable(f"{which} a table {name} at {format_lsn(self.lsn)}")
         (found,) = named
         if found.relation.kind not in ROW_KINDS or found.relation.persistence != PERMANENT:
-            raise NoSuchTable(f"{name} is no permanent table: WAL does not contain its rows")
+            raise NoSuchTable(f"{name} is not a permanent table: WAL does not contain its rows")
         return found
 
     def tables(self) -> Iterator[FoundTable]:

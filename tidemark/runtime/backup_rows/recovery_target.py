@@ -57,7 +57,7 @@ def recovery_target(archive: ArchiveFolder, start_lsn: Lsn, moment: Lsn | Commit
             latest = ends.end(len(ends) - 1).time
         end_lsn = block.end_lsn
     ended = "without a transaction" if latest is None else f"with a transaction of {latest}"
-    raise ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)} {ended}, and has none after {moment}")
+    raise ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)} {ended}, and contains none after {moment}")
 
 
 def settled_target(archive: ArchiveFolder, from_lsn: Lsn, below: FullXid, progress: Progressed) -> RecoveryTarget:

@@ -143,7 +143,7 @@ class Capture:
         target, self._liveness = (
             maker.deliver(consumer, names, beginning.types, self._selected_tables)
             if query_deliverer is None
-            else (maker.follow(query_deliverer), None)
+            else (maker.follow(query_deliverer, names, beginning.types, self._selected_tables), None)
         )
         self._target = target
         copy_kind = BackupCopy if may_copy_from_backup(settings.first_copy, view, context.log) else FirstCopy

@@ -254,7 +254,8 @@ class DecodeThread:
     ) -> None:
         """`delivered` is the last run's position: what is read again below it moves no pointer.
 
-        heartbeat_s: how long nothing but the pointer may be delivered; 0: for ever.
+        heartbeat_s: how long nothing but the pointer may be delivered, while WAL or reports come from the node; 0: for
+        ever.
         """
         self.error: BaseException | None = None
         self.halted_at: Pointer | None = None  # the marker that has halted decoding, once all before it is queued
@@ -267,6 +268,7 @@ class DecodeThread:
         self._handed = delivered
         self._handed_s = self._changed_s = time.monotonic()
         self._heartbeat_s = heartbeat_s
+        self._heard_count = 0  # at the last change or heartbeat
         self._stopping = threading.Event()
         self._released_lsn = INVALID_LSN  # end of the last slice whose groups were all accepted
         self._groups = self._decoded()
@@ -417,7 +419,7 @@ class DecodeThread:
         if not self.reader.last_record_lsn or self.reader.is_collecting:  # collected changes wait for their delivery
             return None
         now_s = time.monotonic()
-        if self._heartbeat_s and now_s - self._changed_s >= self._heartbeat_s:
+        if self._is_heartbeat_due(now_s):
             # NB: the builder may know ends of transactions of which nothing is delivered: their positions come first.
             ends = self.reader.flush(also_empty=True)
             beat = self.reader.heartbeat_group(self._handed) if ends is None else self._moving(ends)
@@ -427,6 +429,12 @@ class DecodeThread:
             return None
         self._handed_s = now_s
         return self._moving(self.reader.flush(also_empty=True) or self.reader.idle_group())
+
+    def _is_heartbeat_due(self, now_s: float) -> bool:
+        """Return whether changes have not come for long, but something was heard from the node."""
+        if not self._heartbeat_s or self._progress.heard_count == self._heard_count:
+            return False
+        return now_s - self._changed_s >= self._heartbeat_s
 
     def _moving(self, group: ChangeGroup) -> ChangeGroup | None:
         """Return a group if it moves the position."""
@@ -440,4 +448,5 @@ class DecodeThread:
         self._handed_s = time.monotonic()
         if group.items:
             self._changed_s = self._handed_s
+            self._heard_count = self._progress.heard_count
         return group

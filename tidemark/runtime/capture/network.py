@@ -278,7 +278,7 @@ class NetworkThread(SourceThread):
     def _accept_event(self, event: WalSlice | Keepalive) -> int:
         """Handle WAL, or the report of the node's position; return how many bytes of WAL."""
         if isinstance(event, Keepalive):
-            self._progress.flush_lsn = event.server_end_lsn
+            self._progress.hear(event.server_end_lsn)
             return 0
         length = len(event.data)
         end_lsn = Lsn(event.start_lsn + length)

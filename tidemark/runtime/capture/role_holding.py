@@ -28,7 +28,7 @@ class RoleHolding:
         """Raise `Fenced` if the epoch is over. If this process has the lock, write the first heartbeat."""
         term = store.marks().term
         if term is None or term.epoch != epoch or term.owner is None:
-            raise Fenced(f"epoch {epoch} is over", hint="another process delivers now")
+            raise Fenced(f"epoch {epoch} has ended", hint="another process delivers now")
         self._store = store
         self._role = term.owner.role
         self._slot = Slot[self._role.upper()]

@@ -32,7 +32,7 @@ COMMANDS_MAX = 8
 class Busy(StateError):
     """The loop did not run a command in time."""
 
-    hint = "it may still happen: see `cdcctl status`, then try again"
+    hint = "the request may still be executed: see `cdcctl status`, then try again"
 
 
 class Work(Protocol):

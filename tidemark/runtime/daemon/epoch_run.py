@@ -58,7 +58,7 @@ class EpochRun:
         put_latency_first()
 
     def release(self) -> None:
-        """Stop the capture, if there is one; its unfinished changes come again."""
+        """Stop the capture, if there is one; its unfinished changes are delivered again."""
         capture, self.capture = self.capture, None
         if capture is None:
             return

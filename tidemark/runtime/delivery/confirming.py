@@ -2,7 +2,8 @@
 
 A transaction takes as long as the disk, and no change waits for it: confirmations that arrive meanwhile go into the
 next transaction. After a crash everything not yet durable is delivered again (at least once): the confirmations that
-arrived during one transaction and `PAUSE_S`. After a stop nothing is delivered again. The amount is bounded in bytes.
+arrived during one transaction and the pause after it. After a stop nothing is delivered again. The amount is bounded in
+bytes.
 """
 
 import threading
@@ -10,15 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 CONFIRMED = TypeVar("CONFIRMED")
-PAUSE_S = 0.2  # between two transactions: each costs as much processor time as the decoding of several small commits
 
 
 class Confirming(Generic[CONFIRMED]):
     """One transaction after the other, each with all confirmations since the last."""
 
-    def __init__(self, store: Callable[[Sequence[CONFIRMED]], None]) -> None:
-        """`store` runs the transaction, in the confirm thread."""
+    def __init__(self, store: Callable[[Sequence[CONFIRMED]], None], pause_s: float) -> None:
+        """`store` runs the transaction, in the confirm thread.
+
+        `pause_s`: between two transactions, of which each costs as much processor time as several small commits.
+        """
         self._store = store
+        self._pause_s = pause_s
         self._error: BaseException | None = None
         self._waiting: list[CONFIRMED] = []
         self._waiting_bytes = 0
@@ -107,7 +111,7 @@ class Confirming(Generic[CONFIRMED]):
                 self._changed.notify_all()
                 if self._error is not None:
                     return
-                self._hurried.wait_for(lambda: self._is_over or self._is_hurried, PAUSE_S)
+                self._hurried.wait_for(lambda: self._is_over or self._is_hurried, self._pause_s)
 
     def _next(self) -> Sequence[CONFIRMED] | None:
         with self._changed:

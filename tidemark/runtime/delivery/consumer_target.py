@@ -1,9 +1,9 @@
 """A custom consumer (I34, I35) as the target of the application thread.
 
 The position and the progress of a first copy move after `on_events` returned true: at least once. A separate thread
-(`confirming`) makes them durable, so that the next changes need not wait for the disk. The bytes that were offered and
-not confirmed, and the bytes that were confirmed and are not durable, are bounded. At the bound the target polls the
-consumer again, or waits for the disk, and offers nothing more.
+(`confirming`) makes them durable, so that the next changes need not wait for the disk unless `deliver.confirm_ms` is 0.
+The bytes that were offered and not confirmed, and the bytes that were confirmed and are not durable, are bounded. At
+the bound the target polls the consumer again, or waits for the disk, and offers nothing more.
 
 A call of `on_events` that raises is repeated within a bound, with the same events: a transient error of the consumer's
 target is no reason to leave realtime.
@@ -84,6 +84,7 @@ class ConsumerTarget:
         history: HistoryWriter,
         records: Sequence[GroupRecord],
         unconfirmed_bytes_max: int,
+        confirm_s: float,
         progress: Progress,
         stopping: threading.Event,
         retry: RetryPolicy,
@@ -91,7 +92,10 @@ class ConsumerTarget:
         log: Log,
         liveness: Liveness | None = None,
     ) -> None:
-        """`liveness`: the watch on the consumer; it ends before the consumer. `retry`: how often it may fail."""
+        """`liveness`: the watch on the consumer; it ends before the consumer. `retry`: how often it may fail.
+
+        `confirm_s`: how long a confirmation may wait for its transaction; 0: it is durable before the next group.
+        """
         self._consumer = consumer
         self._isolating = consumer if isinstance(consumer, PoisonConsumer) else None
         self._pausing = consumer if isinstance(consumer, PausingConsumer) else None
@@ -101,6 +105,7 @@ class ConsumerTarget:
         self._history = history
         self._records = records
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
+        self._confirms_each = confirm_s == 0
         self._progress = progress
         self._stopping = stopping
         self._retry = retry
@@ -114,7 +119,7 @@ class ConsumerTarget:
         self._unconfirmed_bytes = 0  # of the accepted ones
         self._parked_upto: Position | None = None  # of changes that were parked and not confirmed before the start
         self._partition = Partition(store.identity.system_identifier)
-        confirming = Confirming(self._store_confirmed)
+        confirming = Confirming(self._store_confirmed, confirm_s)
         hook = consumer.update_offsets if isinstance(consumer, OffsetsConsumer) else None
         self._rounds = hook and OffsetRounds(
             confirming,
@@ -199,6 +204,8 @@ class ConsumerTarget:
         self._confirming.abandon(late, ABANDON_S)
 
     def _offer_until_accepted(self, offered: _Offered) -> None:
+        if self._confirms_each:
+            self._confirming.wait()
         self._confirming.check()
         self._waiting.append(offered)
         refusals = 0
@@ -271,7 +278,7 @@ class ConsumerTarget:
             raise Stopped from error
 
     def _isolates(self, error: TidemarkError) -> bool:
-        """Let the consumer leave a change out that it cannot handle; return whether it goes on."""
+        """Let the consumer leave out a change that it cannot handle; return whether it continues."""
         cause = error.__cause__ if isinstance(error, ConsumerRaised) else error
         if self._isolating is None or not isinstance(cause, Exception):
             return False
@@ -289,7 +296,7 @@ class ConsumerTarget:
         return self._isolating.is_retrying
 
     def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep, upto: Position) -> None:
-        """Drop parked changes of a table whose rows come again: its last copy, and the stream below the new one."""
+        """Drop parked changes of a table that is copied again: its last copy, and the stream below the new one."""
         database, relation, _ = copied
         beginning = transaction.get(BEGINNING)
         names = beginning.databases if beginning is not None else {}
@@ -340,8 +347,8 @@ class ConsumerTarget:
             if offered.group is group:
                 return number
         raise ConsumerFailed(
-            "the consumer confirmed a group that is confirmed already, or that it has not drawn",
-            hint="on_events returns true, false, or a group that it drew and has not confirmed",
+            "the consumer confirmed a group that is confirmed already, or that it has not read",
+            hint="on_events returns true, false, or a group that it has read and not confirmed",
         )
 
     def _draw(self) -> Iterator[ChangeGroup]:

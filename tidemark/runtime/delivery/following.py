@@ -7,7 +7,7 @@ The marker may be any distance behind `followed`, so both are stored, in one tra
 history kept for a start at `delivered` are bounded by `standby.unmarked_bytes_max`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.engine.progress import Progress
@@ -20,8 +20,7 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
-from tidemark.runtime.delivery.delivery import CopyKeep
-from tidemark.runtime.first_copy.selected_tables import SelectedTables
+from tidemark.runtime.delivery.delivery import CopyKeep, GroupRecord
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state.state_keys import DELIVERED, FOLLOWED
 from tidemark.wire.state.values import Followed, FollowedDeliverer, Watermark
@@ -60,7 +59,7 @@ class FollowTarget:
         *,
         unmarked_bytes_max: int,
         history: HistoryWriter,
-        selected_tables: SelectedTables,
+        records: Sequence[GroupRecord],
         progress: Progress,
         metrics: Metrics,
         log: Log,
@@ -69,7 +68,7 @@ class FollowTarget:
         self._epoch = epoch
         self._query_deliverer = query_deliverer
         self._history = history
-        self._selected_tables = selected_tables
+        self._records = records
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -83,7 +82,8 @@ class FollowTarget:
         deliverer_marker = self._query_deliverer()
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._selected_tables.record(transaction, [group])
+            for record in self._records:
+                record.record(transaction, [group])
             transaction.record_databases(group.databases)
             before = transaction.followed()
             if before is None:

@@ -125,7 +125,7 @@ class OffsetRounds:
     def _warn_once(self, dropped: frozenset[Partition]) -> None:
         for partition in sorted(dropped - self._warned):
             self._log.warning(
-                "update_offsets left a partition out; its position stays stored",
+                "update_offsets omitted a partition; its position stays stored",
                 system_identifier=partition.system_identifier,
                 database=partition.database,
             )

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 from tidemark.engine.ports import GroupConsumer
 from tidemark.engine.progress import Progress
@@ -12,6 +12,7 @@ from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config, DeliverConfig, PoisonConfig, PoolConfig, RetryConfig
 from tidemark.io.state.history_files import HistoryWriter
+from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import TypeMapping
@@ -33,8 +34,17 @@ from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandli
 from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.runtime.pool.handler_consumer import HandlerConsumer, PoolSettings
 from tidemark.runtime.pool.worker_template import WorkerTemplate
+from tidemark.transforms.plan import TransformPlans
 
 SelectedVersions = Callable[[], Iterable[tuple[Oid, Relation]]]  # the selected tables, with their databases
+
+
+@runtime_checkable
+class TransformingConsumer(GroupConsumer, Protocol):
+    """A consumer that applies the transforms itself, and is kept when another capture continues for it."""
+
+    plans: TransformPlans | None
+    """The transforms as it has bound them: a capture compares these definitions with those of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +95,34 @@ class TargetMaker:
     progress: Progress
     stopping: threading.Event
 
-    def follow(self, query_deliverer: QueryDeliverer) -> Target:
-        """Return the target that delivers nothing."""
+    def follow(
+        self,
+        query_deliverer: QueryDeliverer,
+        names: Mapping[Oid, str],
+        types: TypeMapping,
+        tables: SelectedVersions,
+    ) -> Target:
+        """Return the target that delivers nothing. It records by which transforms the tables are delivered meanwhile.
+
+        The other parameters are those of `deliver`; the deliverer has the same list of transforms.
+        """
         context = self.context
-        return FollowTarget(
+        transforms = GroupTransforms(self.settings.plugins.transforms, types, self.epoch, names)
+        changes = TransformChanges.since(
+            context.store, self.epoch, transforms, tables(), self.settings.selection.selects, follows=True
+        )
+        target: Target = FollowTarget(
             context.store,
             self.epoch,
             query_deliverer,
             unmarked_bytes_max=self.settings.unmarked_bytes_max,
             history=self.history,
-            selected_tables=self._selected_tables(),
+            records=self._records(changes),
             progress=self.progress,
             metrics=context.metrics,
             log=context.log,
         )
+        return target if changes is None else MappedTarget(target, streamed=changes.noted, copied=changes.noted)
 
     def deliver(
         self, consumer: GroupConsumer | None, names: Mapping[Oid, str], types: TypeMapping, tables: SelectedVersions
@@ -108,13 +132,13 @@ class TargetMaker:
         `names`: of the databases, for people. `tables`: to check that the transforms fit them; raise `BadTransform`.
         """
         plugins = self.settings.plugins
-        transforms = GroupTransforms(plugins.transforms, types, self.epoch, names)
+        bound = consumer.plans if isinstance(consumer, TransformingConsumer) else None
+        transforms = GroupTransforms(plugins.transforms, types, self.epoch, names, bound)
         if plugins.transforms:
             transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
         selects = self.settings.selection.selects
         changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables(), selects)
-        records = (self._selected_tables(), *(() if changes is None else (changes,)))
-        target, liveness = self._target(consumer, transforms, names, records)
+        target, liveness = self._target(consumer, transforms, names, self._records(changes))
         if changes is not None:
             target = MappedTarget(target, streamed=changes.announced, copied=changes.noted)
         return target, liveness
@@ -190,6 +214,7 @@ class TargetMaker:
             history=self.history,
             records=records,
             unconfirmed_bytes_max=deliver.unconfirmed_bytes_max,
+            confirm_s=deliver.confirm_ms / MSECS_PER_SECOND,
             progress=self.progress,
             stopping=self.stopping,
             retry=RetryPolicy(deliver.retries_max, Backoff(retry.first_s, retry.max_s)),
@@ -198,8 +223,9 @@ class TargetMaker:
         )
         return target, liveness
 
-    def _selected_tables(self) -> SelectedTables:
-        return SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
+    def _records(self, changes: TransformChanges | None) -> Sequence[GroupRecord]:
+        selected = SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
+        return (selected,) if changes is None else (selected, changes)
 
 
 def _built_in(config: DeliverConfig, names: Mapping[Oid, str]) -> GroupConsumer:

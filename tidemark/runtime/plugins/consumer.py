@@ -16,7 +16,7 @@ DeliveredItem = Batch | SerializedBatch | EngineEvent
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a consumer is called with: a part of the stream, in its order."""
+    """A part of the stream, in its order, with which a consumer is called."""
 
     items: Sequence[DeliveredItem]
     position: Position
@@ -28,9 +28,9 @@ class Consumer(ABC):
 
     One thread makes all calls except `alive`: `on_assigned`, (`on_loss` | `on_rewind`)..., (`on_delivery` |
     `update_offsets`)..., `on_revoked`, `stop`; a last `update_offsets` may follow `on_revoked`. The parameters of the
-    constructor are the keys of the section `[consumer]` in tidemark.toml, with their types. It keeps them and opens
-    nothing: a daemon also calls it to check the section. `version` names the version in the log and in `cdcctl status`;
-    by default it is that of the package.
+    constructor are the keys of the section `[consumer]` in tidemark.toml, with their types. It keeps them and does not
+    open anything, because a daemon also calls it to check the section. `version` names the version in the log and in
+    `cdcctl status`; by default it is that of the package.
     """
 
     version = ""
@@ -47,7 +47,7 @@ class Consumer(ABC):
     def on_delivery(self, delivery: Delivery) -> bool:
         """Write a part of the stream. True confirms it and everything before it; false leaves it unconfirmed.
 
-        What is not confirmed is delivered again after a restart, perhaps divided in another way; at
+        What is not confirmed is delivered again after a restart, possibly divided differently; at
         `deliver.unconfirmed_bytes_max` delivery waits. While something is unconfirmed and nothing arrives, the method
         is called without items, so that it can confirm. After an error it is called again with the same part,
         `deliver.retries_max` times; then `poison.policy` decides. A `tidemark.ConsumerFailed` that it raises is final
@@ -55,20 +55,20 @@ class Consumer(ABC):
         """
 
     def on_loss(self, loss: Loss) -> None:  # noqa: B027 - optional
-        """Learn that changes were given up (`cdcctl archive repair`): those between `after` and `resumed_lsn`.
+        """Handle that changes were given up (`cdcctl archive repair`): those between `after` and `resumed_lsn`.
 
         Called once for each loss, after `on_assigned` and before the next change; after an error, or a kill during the
         call, again at the next start. By default nothing is done.
         """
 
     def on_rewind(self, rewind: Rewind) -> None:  # noqa: B027 - optional
-        """Learn that delivered changes are not in the node's history (`cdcctl rewind`): from `fork_lsn` on.
+        """Handle that delivered changes are not in the node's history (`cdcctl rewind`): from `fork_lsn` on.
 
         Called like `on_loss`. A consumer that can removes them; the tables are copied again.
         """
 
     def update_offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position] | None:
-        """Change what is about to be stored; called once before each commit round, if a class overrides it.
+        """Change the positions to be stored; called once before each commit round, if a class overrides it.
 
         `positions` has the newest position of each partition: the capture, `Partition(system_identifier)`, and those
         that earlier calls added. The answer may add partitions, and may advance positions: never back, and never to a

@@ -39,13 +39,18 @@ class GroupTransforms:
     """The transforms of a capture, bound to the versions of its tables. For one thread."""
 
     def __init__(
-        self, transforms: Sequence[Transform], types: TypeMapping, epoch: Epoch, databases: Mapping[Oid, str]
+        self,
+        transforms: Sequence[Transform],
+        types: TypeMapping,
+        epoch: Epoch,
+        databases: Mapping[Oid, str],
+        plans: TransformPlans | None = None,
     ) -> None:
-        """`databases`: the known names."""
+        """`databases`: the known names. `plans`: of the same transforms and types, if they are bound already."""
         self._has_transforms = bool(transforms)
         self._names = ", ".join(map(str, transforms))
         self._columns_of = partial(arrow_struct, dialect=Dialect(mapping=types))
-        self._plans = TransformPlans(transforms, lambda relation: self._columns_of(relation.live_columns))
+        self._plans = plans or TransformPlans(transforms, lambda relation: self._columns_of(relation.live_columns))
         self._epoch = epoch
         self._databases = dict(databases)
         self._relations: dict[tuple[str, Relation], Relation] = {}
@@ -128,8 +133,8 @@ class GroupTransforms:
             found = [batch.schema.field(name).type if name in batch.schema.names else None for name in (BEFORE, AFTER)]
             if batch.table != relation.qualified_name or found != [plan.shape.columns, plan.shape.columns]:
                 raise TransformFailed(
-                    f"{self._names}: rows of {item.relation.qualified_name} came as another table, or in another form "
-                    "than was declared for it"
+                    f"{self._names}: rows of {item.relation.qualified_name} were returned for another table, or in "
+                    "another form than was declared"
                 )
             yield ChangeBatch(item.database, relation, batch.arrow)
 

@@ -28,7 +28,7 @@ class Handler(ABC, Generic[UNIT_contra]):
 
     @abstractmethod
     def handle(self, batch: UNIT_contra) -> None:
-        """Write a batch: changes of one version of one table. Its return means that the batch is finished.
+        """Write a batch: changes of one version of one table. When it returns, the batch is finished.
 
         Several threads call it, if there are so many. After an error it is called again with the same batch,
         `deliver.retries_max` times; then `poison.policy` decides. A `tidemark.ConsumerFailed` that it raises is final
@@ -36,19 +36,19 @@ class Handler(ABC, Generic[UNIT_contra]):
         """
 
     def on_event(self, event: EngineEvent) -> None:
-        """Handle what is no change of a row, alone: everything before it is finished. In the daemon's own process.
+        """Handle an item that is not a row change, after everything before it is finished. In the daemon's own process.
 
-        Without this method, a TRUNCATE and the like are left out, with a warning for the first one of each kind.
+        Without this method, such items (TRUNCATE and others) are left out, with a warning for the first of each kind.
         """
 
     def on_loss(self, loss: Loss) -> None:
-        """Learn that changes were given up, like `Consumer.on_loss`. In the daemon's own process."""
+        """Handle that changes were given up, like `Consumer.on_loss`. In the daemon's own process."""
 
     def on_rewind(self, rewind: Rewind) -> None:
-        """Learn that delivered changes are not in the node's history, like `Consumer.on_rewind`."""
+        """Handle that delivered changes are not in the node's history, like `Consumer.on_rewind`."""
 
     def update_offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position] | None:
-        """Change what is about to be stored, like `Consumer.update_offsets`. In the daemon's own process."""
+        """Change the positions to be stored, like `Consumer.update_offsets`. In the daemon's own process."""
         del positions
         return None
 

@@ -21,7 +21,7 @@ from tidemark.wire.state.event_logs import Loss, Rewind
 
 @dataclass(slots=True)
 class _DrawnGroup:
-    """The group that was drawn last, and what is left of it."""
+    """The group that was read last, and its remaining part."""
 
     group: ChangeGroup
     parts: CallParts
@@ -64,11 +64,11 @@ class PluginConsumer:
         self.plugin.on_assigned(epoch, start.position)
 
     def on_loss(self, loss: Loss) -> None:
-        """Tell the plug-in of a loss."""
+        """Report a loss to the plug-in."""
         self.plugin.on_loss(loss)
 
     def on_rewind(self, rewind: Rewind) -> None:
-        """Tell the plug-in of a rewind."""
+        """Report a rewind to the plug-in."""
         self.plugin.on_rewind(rewind)
 
     def on_schema(self, event: SchemaEvent) -> None:
@@ -156,7 +156,7 @@ class PluginConsumer:
         return self._position
 
     def _deliver_left(self, pending: _DrawnGroup) -> bool:
-        """Deliver what is left of a group; return whether the plug-in confirms it."""
+        """Deliver the remaining part of a group; return whether the plug-in confirms it."""
         parts = pending.parts
         while (part := parts.first) is not None:
             found = 0 if self._poison is None else self._poison.found

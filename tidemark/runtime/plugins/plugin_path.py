@@ -28,7 +28,7 @@ class PluginRaised(TidemarkError):
     """A plug-in whose module or constructor raised an error."""
 
     exit_code = ExitCode.CONSUMER_FAILED
-    hint = "the error is one of the plug-in: correct it, or the options in its section"
+    hint = "the error is in the plug-in: correct it, or the options in its section"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def import_object(path: str, key: str) -> object:
     """Return the object of an import path `package.module:Name`; raise `BadPlugin`, `PluginRaised`."""
     module_name, colon, qualified = path.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), *qualified.split("."))):
-        raise BadPlugin(f"{key}: {path!r} is no import path", hint=_WRITE)
+        raise BadPlugin(f"{key}: {path!r} is not an import path", hint=_WRITE)
     found: object = calling(lambda: _imported(module_name, key), f"{key}: importing {module_name}")
     for part in qualified.split("."):
         if not hasattr(found, part):

@@ -64,7 +64,7 @@ def load_plugins(config: Config, where: str) -> Plugins:
             raise BadPlugin(
                 f"{where}: transforms.{number}: {transform} gives rows another table or form, which the consumer "
                 f"{config.deliver.consumer} does not take",
-                hint="use it before a consumer that is a plug-in",
+                hint="use it with a custom consumer",
             )
         transforms.append(transform)
         transform_uses.append(use)
@@ -93,9 +93,9 @@ def _check_policies(config: Config, made: Plugins, where: str) -> None:
     """Check the sections that need a consumer of some kind."""
     if not made.takes_any_form and Poison(config.poison.policy) is not Poison.FAIL:
         raise BadPlugin(
-            f"{where}: poison.policy is {config.poison.policy}: the consumer {config.deliver.consumer} has no changes "
-            "that it cannot handle",
-            hint='it is for a consumer that is a plug-in; remove it, or write "fail"',
+            f"{where}: poison.policy is {config.poison.policy}: the consumer {config.deliver.consumer} handles "
+            "every change",
+            hint='it is for a custom consumer; remove it, or write "fail"',
         )
     if made.make_handler is None and config.pool != PoolConfig():
         raise BadPlugin(

@@ -139,7 +139,7 @@ class PoisonHandling:
         """Park what waits if nothing has come behind it for `poison.silence_s`; the caller has nothing in hand.
 
         The confirmed position, and the WAL behind it, otherwise wait for the next change. Nothing is lost if it is the
-        target that is down: parked changes can be handed over again. That is why nothing is skipped here.
+        target that is down: parked changes can be delivered again. That is why nothing is skipped here.
         """
         if not self._waiting or self.policy is not Poison.PARK or not self._config.silence_s:
             return
@@ -231,7 +231,7 @@ class ParkedRetries:
         return bool(self._delivered)
 
     def next_due(self) -> ParkedBatch | None:
-        """Return the next change to hand over again: it was requested, and its group is confirmed."""
+        """Return the next change to deliver again: it was requested, and its group is confirmed."""
         if not self._due:
             self._read_due()
         return self._due.popleft() if self._due else None
@@ -259,7 +259,7 @@ class ParkedRetries:
         if damaged and not self._has_warned:
             self._has_warned = True
             self._log.error(
-                "parked changes are damaged and cannot be handed over; see `cdcctl parked list`", count=len(damaged)
+                "parked changes are damaged and cannot be retried; see `cdcctl parked list`", count=len(damaged)
             )
         if len(self._due) == RETRIES_READ_MAX:
             self._asked_s = -RETRY_POLL_S  # there may be more

@@ -14,7 +14,7 @@ from tidemark.model.position import Position
 
 
 class TransactionBoundaries:
-    """Knows which transactions have begun. For one thread, and groups in the order of the stream."""
+    """Records which transactions have begun. For one thread, and groups in the order of the stream."""
 
     def __init__(self) -> None:
         self._waiting: dict[Lsn, TransactionEnd] = {}  # begun in WAL, and nothing of them was delivered so far

@@ -11,9 +11,11 @@ A new table, and a table that is copied, have no rows of another form, so nothin
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.state_views import StateView
 from tidemark.model.change import (
     ChangeBatch,
     ChangeGroup,
@@ -29,7 +31,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
-from tidemark.transforms.identity import is_same
+from tidemark.transforms.identity import UNKNOWN, is_same
 from tidemark.transforms.transform import BadTransform
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.items import relation_of
@@ -74,16 +76,25 @@ class TransformChanges:
         transforms: GroupTransforms,
         tables: Iterable[tuple[Oid, Relation]],
         selects: Callable[[Relation], bool],
+        *,
+        follows: bool = False,
     ) -> "TransformChanges | None":
         """Compare with the state; None if nothing was delivered by transforms, and there are none.
 
-        tables: those that are selected at the start. A state that has no record yet gets one of them.
+        tables: those that are selected at the start. A state that has no record yet gets one of them: of a new one, and
+        of one that `follows` a deliverer with the same list, the present transforms. Otherwise, in a rebuilt state, it
+        is unknown by which ones these tables were delivered: with transforms, each is announced.
         """
         with store.reading() as transaction:
             recorded = _recorded(transaction)
         if recorded is None:
-            present = {(database, table.oid): transforms.identity(database, table) for database, table in tables}
-            recorded = {key: identity for key, identity in present.items() if identity}
+            identity_of = partial(_identity_of, transforms) if follows else transforms.identity
+            is_unknown = not follows and _has_delivered(store.view()) and transforms.plans is not None
+            recorded = {
+                (database, table.oid): identity
+                for database, table in tables
+                if (identity := UNKNOWN if is_unknown else identity_of(database, table))
+            }
             with store.transaction(epoch) as transaction:
                 transaction.put(TRANSFORMED, _stored(recorded))
         if not recorded and transforms.plans is None:
@@ -168,10 +179,15 @@ class TransformChanges:
             self._pending.popitem(last=False)
 
     def _identity(self, database: Oid, relation: Relation) -> str:
-        try:
-            return self._transforms.identity(database, relation)
-        except BadTransform:  # of a former version: the list was corrected for the one that follows
-            return NO_TRANSFORMS
+        return _identity_of(self._transforms, database, relation)
+
+
+def _identity_of(transforms: GroupTransforms, database: Oid, relation: Relation) -> str:
+    """Return the identity of the transforms of a version; none if they do not fit, since it is not delivered so."""
+    try:
+        return transforms.identity(database, relation)
+    except BadTransform:  # of a former version: the list was corrected for the one that follows
+        return NO_TRANSFORMS
 
 
 def _key(item: ChangeBatch | GroupEvent) -> TableKey:
@@ -213,6 +229,13 @@ def _recorded(transaction: StateTransaction) -> dict[TableKey, str] | None:
     if stored is None:
         return None
     return {parse_table(name): identity for name, identity in stored.identities.items()}
+
+
+def _has_delivered(view: StateView) -> bool:
+    """Return whether anything was delivered behind the start of the state."""
+    if view.delivered is None or view.beginning is None:
+        return False
+    return view.delivered.pointer.position.commit_lsn >= view.beginning.lsn
 
 
 def _stored(identities: Mapping[TableKey, str]) -> TransformedTables:

@@ -1,4 +1,4 @@
-"""A batch of the stream on its way to the handler: what is made of it, and how much of that is handled.
+"""A batch of the stream before the handler: its transformed form, and how much of it is handled.
 
 It runs in a thread of the pool. The handler gets one of four kinds of units, by one table; which of them run at the
 same time is the order's decision (`tidemark.engine.dispatch`).
@@ -114,7 +114,7 @@ class PendingBatch:
             raise TransformRaised(f"a transform raised {type(error).__name__} on rows of {table}") from error
 
     def prepare(self) -> None:
-        """Transform the rows, and serialize the first of them: what may come before the batch's turn."""
+        """Transform the rows, and serialize the first of them: the work that may run before the batch is due."""
         part = self._parts().first
         if part is not None:
             self._fill(part)
@@ -181,7 +181,7 @@ class PendingBatch:
         return rows_of(batch, row, row + 1)
 
     def _parts(self) -> CallParts:
-        """Return what is left of the batch; transform it before that, if it is not."""
+        """Return the remaining part of the batch; transform it first, if necessary."""
         if self._parts_left is None:
             sections = map(self._processing.sections, self.transformed())
             self._parts_left = CallParts(*((part,) for section in sections for part in section))
@@ -210,7 +210,7 @@ class PendingBatch:
 
 
 class RetriedChange:
-    """A parked change that is handed over again, once."""
+    """A parked change that is delivered again, once."""
 
     def __init__(self, parked: ParkedBatch, processing: Processing, retries: ParkedRetries) -> None:
         self._parked = parked

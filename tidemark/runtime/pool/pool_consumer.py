@@ -80,8 +80,8 @@ class PoolConsumer:
 
         `plans`: of the transforms, if there are any. `processing`: what the handler takes. `poison`, `retries`: what
         becomes of a change that it cannot handle; `retries` is None: parked changes stay parked.
-        `update_offsets`: the hook of commit rounds. `stop_when`: where it ends by itself. `on_notice`: told of losses
-        and rewinds.
+        `update_offsets`: the hook of commit rounds. `stop_when`: where it ends by itself. `on_notice`: called for
+        losses and rewinds.
         """
         self.update_offsets = update_offsets
         self._on_notice = on_notice
@@ -96,7 +96,7 @@ class PoolConsumer:
         self._bytes_max = bytes_max
         self._databases = dict(databases)
         self._takes_events = takes_events
-        self._plans = plans
+        self.plans = plans
         self._processing = processing
         self._poison = poison
         self._retries = retries
@@ -124,11 +124,11 @@ class PoolConsumer:
         self._is_last.clear()
 
     def on_loss(self, loss: Loss) -> None:
-        """Tell the application of a loss."""
+        """Report a loss to the application."""
         self._notice(loss)
 
     def on_rewind(self, rewind: Rewind) -> None:
-        """Tell the application of a rewind."""
+        """Report a rewind to the application."""
         self._notice(rewind)
 
     def _notice(self, event: Loss | Rewind) -> None:
@@ -137,13 +137,13 @@ class PoolConsumer:
 
     def on_schema(self, event: SchemaEvent) -> None:
         """Check that the transforms fit the version: each batch has its relation, and needs no more."""
-        if self._plans is None or event.after is None:
+        if self.plans is None or event.after is None:
             return
         database = self._database(event.database)
         if event.before is None:
-            self._plans.plan(database, event.after)
+            self.plans.plan(database, event.after)
         else:
-            self._plans.check_change(database, event.before, event.after)
+            self.plans.check_change(database, event.before, event.after)
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup | GroupPart:
         """Give groups to the pool up to the bound; confirm what is finished if that is due."""
@@ -190,7 +190,7 @@ class PoolConsumer:
 
     @property
     def is_retrying(self) -> bool:
-        """Return false: changes that are handed over again confirm themselves."""
+        """Return false: changes that are delivered again confirm themselves."""
         return False
 
     def alive(self) -> bool:
@@ -305,7 +305,7 @@ class PoolConsumer:
         """Yield an item's parts, each with its lane."""
         if not isinstance(item, ChangeBatch):
             if self._takes_events:
-                yield (item if self._plans is None else event_without_constants(item)), None
+                yield (item if self.plans is None else event_without_constants(item)), None
             else:
                 self._warn_once(item)
             return
@@ -331,8 +331,8 @@ class PoolConsumer:
         assert self._epoch is not None, "it was never assigned"
         database = self._database(item.database)
         plan, relation = None, item.relation
-        if self._plans is not None:
-            plan, relation = self._plans.plan(database, relation), without_constants(relation)
+        if self.plans is not None:
+            plan, relation = self.plans.plan(database, relation), without_constants(relation)
         batch = Batch.of(database, relation, self._epoch, rows)
         if self._processing.is_plain and not self._poison.isolates and (plan is None or not plan.steps):
             return batch
@@ -344,4 +344,4 @@ class PoolConsumer:
     def _warn_once(self, item: EngineEvent) -> None:
         if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary | TransactionBoundary):
             self._left_out.add(type(item))
-            self._log.warning("an event is not delivered: there is no on_event", kind=type(item).__name__)
+            self._log.warning("an event is left out: the handler has no on_event", kind=type(item).__name__)

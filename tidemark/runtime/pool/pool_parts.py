@@ -1,4 +1,4 @@
-"""What a pool gets, and how each of it is handled: a batch, an event, or a parked change."""
+"""The parts that a pool receives, and how each is handled: a batch, an event, or a parked change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def isolate(part: PoolPart, error: Exception) -> bool:
 
 
 def preparation(*, has_transforms: bool, has_serializer: bool) -> Callable[[PoolPart], None] | None:
-    """Return what does ahead of its turn what a batch needs before the handler; None if it needs nothing."""
+    """Return the function that prepares a batch before it is due; None if it needs no preparation."""
     return _prepare if has_transforms or has_serializer else None
 
 

@@ -109,7 +109,7 @@ class BatchVersion:
         )
 
     def encoded_rows(self, rows: pa.RecordBatch) -> pa.Buffer:
-        """Return rows for a worker that knows the version."""
+        """Return rows for a worker that has the version."""
         if not self.has_dictionaries:
             return rows.serialize()
         sink = pa.BufferOutputStream()
@@ -129,7 +129,7 @@ class BatchVersion:
 
 
 class BatchSender:
-    """Sends batches to one worker, and knows what that one knows."""
+    """Sends batches to one worker, and records the table versions that this worker has."""
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
@@ -179,7 +179,7 @@ class BatchReceiver:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """A batch as it came; the same one comes again after an error."""
+    """A received batch; the same batch is sent again after an error."""
 
     version: BatchVersion
     rows: bytearray

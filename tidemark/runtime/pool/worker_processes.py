@@ -22,7 +22,7 @@ class WorkerEnded(ConsumerFailed):
     """A worker process ended inside of a call."""
 
     disposition = Disposition.RETRY
-    hint = "see the kernel's log: was it killed, or out of memory?"
+    hint = "see the kernel's log: it may have been killed, or out of memory"
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"the worker process {pid} ended while it handled a batch")
@@ -127,7 +127,7 @@ class WorkerProcesses:
     def end(self, within_s: float = 0.0) -> None:
         """End the workers: those that are idle within a time, for their last call; then kill what remains.
 
-        A thread that waits for a worker notices its end.
+        A thread that waits for a worker detects its end.
         """
         until_s = self._clock.monotonic_s() + within_s
         with self._lock:

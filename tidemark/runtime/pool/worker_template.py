@@ -34,7 +34,7 @@ class TemplateEnded(TidemarkError):
     """The process that forks workers has ended, and with it all workers: only a new owner has another one."""
 
     exit_code = ExitCode.CONSUMER_FAILED
-    hint = "see the kernel's log: was it killed, or out of memory? Start again; unconfirmed changes are delivered again"
+    hint = "see the kernel's log: it may have been killed, or out of memory; unconfirmed changes are delivered again"
 
 
 class WorkerNotForked(ConsumerFailed):

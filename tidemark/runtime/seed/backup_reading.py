@@ -117,7 +117,7 @@ def check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpoi
         )
         raise ForeignArchive(text, hint="give the archive of the server from which the backup was taken")
     if (archive.format, archive.segment_bytes) != (backup.format, backup.control.wal_segment_bytes):
-        raise ForeignArchive(f"{archive.folder} is of another major or segment size than {backup.folder}")
+        raise ForeignArchive(f"{archive.folder} has another major or segment size than {backup.folder}")
     if (there := archive.history.timeline_at(label.start_lsn)) != label.timeline:
         began = f"timeline {label.timeline} at {format_lsn(label.start_lsn)}"
         raise ForeignArchive(f"the backup {backup.folder} began on {began}, where {archive.folder} is on {there}")
@@ -146,7 +146,7 @@ def _check_branch(backup: BackupFolder, archive: ArchiveFolder) -> None:
         reached = f"timeline {control.min_recovery_timeline} up to {format_lsn(control.min_recovery_lsn)}"
         raise ForeignArchive(
             f"the backup {backup.folder} has changes of {reached}, where {archive.folder} is on {there}",
-            hint="the rows of transactions that a failover lost are in it: take another backup",
+            hint="it contains rows of transactions that a failover lost: take another backup",
         )
 
 

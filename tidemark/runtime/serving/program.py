@@ -1,6 +1,6 @@
 """The outbox server: arguments in, exit code out; it serves until a signal, or until the state ends.
 
-It is a process of its own, so that a hand-over between sidecar and archiver disconnects no client.
+It is a separate process, so that a hand-over between sidecar and archiver disconnects no client.
 """
 
 import os
@@ -106,7 +106,7 @@ def listening(config: ServerConfig, folder: StateFolder, listen: str, *, insecur
             hint="set server.tls_certificate and server.tls_key; on a loopback address, --insecure-loopback omits TLS",
         )
     if not is_loopback(host.strip("[]")):
-        raise BadListening(f"--insecure-loopback: {host} is no loopback address: other hosts could read the rows")
+        raise BadListening(f"--insecure-loopback: {host} is not a loopback address: other hosts could read the rows")
     return Listening(f"{PLAIN}://{listen}", token)
 
 

@@ -5,7 +5,7 @@ import click
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
-    "repair": Entry("archive.repair", "Give up missing or damaged WAL, and continue from the present LSN of the node."),
+    "repair": Entry("archive.repair", "Give up missing or damaged WAL, and continue from the current LSN of the node."),
     "status": Entry(
         "archive.status", "Show the segments, the missing ones, and the position of the delivered pointer."
     ),

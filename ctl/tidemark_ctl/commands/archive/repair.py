@@ -12,7 +12,7 @@ from tidemark_ctl.options import config_option, state_option
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @deferred("archive_repair.repair")
 def repair() -> None:
-    """Give up missing or damaged WAL, and continue from the present LSN of the node.
+    """Give up missing or damaged WAL, and continue from the current LSN of the node.
 
     Reads the archive from the restart LSN on, shows the loss and asks for confirmation. Then seeds the catalogs again
     from the node, moves the delivered pointer there under a new epoch, queues every table for another copy by the

@@ -11,7 +11,7 @@ from tidemark_ctl.options import config_option, lake_option, reader_option, stat
 @state_option
 @config_option
 @reader_option
-@click.option("--yes", is_flag=True, help="Adopt the lake without a question.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @deferred("lake_adoption.adopt_lake")
 def adopt() -> None:
     """Continue with a lake that was restored as a whole from a backup.

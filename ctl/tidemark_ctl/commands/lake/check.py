@@ -15,6 +15,6 @@ from tidemark_ctl.options import config_option, json_option, lake_option
 def check() -> None:
     """Check versions, files and positions of every table of a lake.
 
-    Compares the commits and files of each Delta table with `_positions`. A running pipeline is not disturbed. The exit
+    Compares the commits and files of each Delta table with `_positions`. A running pipeline is not affected. The exit
     code is 1 if a fault was found.
     """

@@ -7,7 +7,7 @@ from tidemark_ctl.loading import Entry, LazyGroup
 COMMANDS = {
     "drop": Entry("parked.drop", "Delete parked changes: they are never delivered.", "drop_parked"),
     "list": Entry("parked.list", "Show the parked changes and the skipped ones, without their values.", "list_parked"),
-    "retry": Entry("parked.retry", "Let the consumer process parked changes again.", "retry_parked"),
+    "retry": Entry("parked.retry", "Deliver parked changes to the consumer again.", "retry_parked"),
 }
 
 

@@ -11,8 +11,8 @@ from tidemark_ctl.options import parked_arguments, state_option
 @parked_arguments
 @deferred("parked_changes.retry_parked")
 def retry_parked() -> None:
-    """Let the consumer process parked changes again.
+    """Deliver parked changes to the consumer again.
 
-    The process that delivers hands them over, within about two seconds, or at its next start. A change that the
+    The delivering process does this within about two seconds, or at its next start. A change that the
     consumer handles leaves the list; one that fails again stays in it. NUMBER is one that `cdcctl parked list` shows.
     """

@@ -12,7 +12,7 @@ COMMANDS = {
     ),
     "resume": Entry(
         "reader.resume",
-        "Let a lapsed reader continue with the oldest value of the outbox.",
+        "Make a lapsed reader continue with the oldest value of the outbox.",
         "resume_reader",
     ),
     "list": Entry(

@@ -11,7 +11,7 @@ from tidemark_ctl.options import outbox_options
 @click.argument("name")
 @deferred("reader_changes.resume_reader")
 def resume_reader() -> None:
-    """Let a lapsed reader continue with the oldest value of the outbox.
+    """Make a lapsed reader continue with the oldest value of the outbox.
 
-    It never receives the values that are gone; the command prints them.
+    It never receives the trimmed values; the command prints their sequences.
     """

@@ -6,11 +6,11 @@ from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
     "accept-break": Entry(
-        "spark.accept_break", "Let diverged logs of logical messages continue, with a recorded break.", "accept"
+        "spark.accept_break", "Continue diverged logs of logical messages, with a recorded break.", "accept"
     ),
     "prepare": Entry(
         "spark.prepare",
-        "Create an archive of Spark's classes in STATE: the pipeline starts in two thirds of the time.",
+        "Create an archive of Spark's classes in STATE: Spark's JVM then starts in half the CPU time.",
         "prepare_spark",
     ),
     "run": Entry(

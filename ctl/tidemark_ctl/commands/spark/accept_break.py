@@ -13,7 +13,7 @@ from tidemark_ctl.views.lake_tree import diverged_logs
 @state_option
 @click.option("--accept-break", is_flag=True, help="Do not ask for confirmation.")
 def accept(*, state: Path, accept_break: bool) -> None:
-    """Let diverged logs of logical messages continue, with a recorded break.
+    """Continue diverged logs of logical messages, with a recorded break.
 
     The log of a table continues after `cdcctl table recopy`; messages cannot be copied again. The command prints the
     loss and asks for confirmation; the log continues with the next message.

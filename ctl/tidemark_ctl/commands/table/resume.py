@@ -15,9 +15,9 @@ DEADLINE_S_DEFAULT = 60.0
 @click.option("--no-wait", is_flag=True, help="Return as soon as the request is written.")
 @deferred("table_resume.resume")
 def resume() -> None:
-    """Let paused tables of a lake catch up from the outbox; return when they are written again.
+    """Make paused tables of a lake catch up from the outbox; return when they are written again.
 
-    TABLE is schema.table or database.schema.table, case-sensitive, with the present name; `messages` is the log of the
+    TABLE is schema.table or database.schema.table, case-sensitive, with its current name; `messages` is the log of the
     logical messages. Remove the cause first: `cdcctl status` shows it. The pipeline catches up between its batches; if
     it does not run, it does so at its next start. A table that still cannot be written remains paused, with the reason.
     """

@@ -44,7 +44,9 @@ def partition_columns(relation: Relation, names: Sequence[str]) -> tuple[str, ..
         if fault:
             raise UnfitSettings(f"{relation.qualified_name}: {fault}")
     if len(names) == len(columns):
-        raise UnfitSettings(f"{relation.qualified_name}: partition names all its columns, and no file has one of them")
+        raise UnfitSettings(
+            f"{relation.qualified_name}: partition names all its columns, but a data file needs at least one other"
+        )
     return tuple(columns[name].name for name in names)
 
 
@@ -53,7 +55,7 @@ def partition_fault(name: str, columns: Mapping[str, pa.DataType]) -> str:
     if name not in columns:
         return f"partition names the column {name}, which it does not have; it has {', '.join(columns)}"
     if not fits_partition(columns[name]):
-        return f"partition names the column {name}, whose type {columns[name]} is no integer, text, boolean or date"
+        return f"partition names the column {name}, whose type {columns[name]} is not an integer, text, boolean or date"
     return ""
 
 
