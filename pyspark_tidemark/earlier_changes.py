@@ -10,7 +10,7 @@ It is here because it decodes with `tidemark.runtime` and writes tables of `tide
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,24 +18,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemark.decode.catalog.databases import MappedDialects
-from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.groups.partitions import RootOf
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from pyspark_tidemark.earlier_wal import EarlierWal
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.host.spill import SpillFolder
-from tidemark.io.process.config import Config
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.lake_config import Written
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.state_views import StateView
-from tidemark.model.change import ChangeGroup, LogicalMessage
+from tidemark.model.change import LogicalMessage
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn, parse_lsn
@@ -66,10 +59,7 @@ from tidemark.runtime.backup_rows.table_rows import rows_of_tables
 from tidemark.runtime.plugins.delivered_versions import delivered_versions
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.plugins import load_plugins
-from tidemark.runtime.replay.commit_times import first_end_lsn
-from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
-from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
-from tidemark.runtime.replay.offline import check_same_cluster, decode_archive, ends_early
+from tidemark.runtime.replay.offline import check_same_cluster, ends_early
 from tidemark.runtime.seed.copy_plan import is_changed_selection
 from tidemark.wire.state.copy_progress import CopyPhase
 
@@ -84,58 +74,6 @@ class NothingEarlier(ConfigError):
 
 class NotSelectedYet(ConfigError):
     """The lake does not have all changes of a table since it was selected."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierWal:
-    """The archived WAL of a capture, decoded as its daemons would have decoded it with the table selected."""
-
-    view: StateView
-    history: Path
-    archive: ArchiveFolder
-    config: Config
-    spill: Path
-
-    def begin_lsn(self, begin: Lsn | CommitTime) -> Lsn:
-        """Return where the changes begin; after a time that is reached nowhere, the end of the archive.
-
-        NB: all commits behind the first one at or after a time are changes from then on, whatever their own times are:
-        a log with a hole would never be completed.
-        """
-        if not isinstance(begin, CommitTime):
-            return begin
-        found = first_end_lsn(self.archive, self.view.history, begin)
-        return self.archive.last_lsn() if found is None else found
-
-    def groups(self, of: TableId, from_lsn: Lsn, end: Position) -> Iterator[ChangeGroup]:
-        """Yield the changes of a table from an LSN on, in transactions up to that of the position `end`."""
-        start = begin_from_history(
-            self.view,
-            self.history,
-            from_lsn,
-            memory_bytes=MEMORY_BYTES_DEFAULT,
-            spill=SpillFolder(self.spill),
-            archive=self.archive,
-        )
-        selection = self.config.select.selection()
-        builder = GroupBuilder(
-            MappedDialects(start.mirrors, start.types, self.view.identity.server_major),
-            selected=lambda relation: relation.oid == of[1],
-            root_of=partial(_root_of, of[1], selection.root_of),
-            excluded=selection.excluded_origins(),
-            selects_message=lambda _prefix: False,
-        )
-        start.decoding.decoder.select_only(builder.selects)
-        # NB: the log may begin inside the last transaction, after a part that was delivered without the table.
-        lsns = LsnRange(from_lsn, Lsn(end.commit_lsn + 1))
-        for decoded in decode_archive(self.archive, start, lsns, _is_the_end):
-            if isinstance(decoded, CommittedRun):
-                yield from builder.add_run(decoded)
-            elif isinstance(decoded, CommittedTransaction):
-                yield from builder.add_transaction(decoded)
-        last = builder.flush()
-        if last is not None:
-            yield last
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,19 +309,6 @@ def _translating_errors(lake: str) -> Iterator[None]:
                 reason, hint="free space on its disk, and repeat the command: nothing is added twice"
             ) from error
         raise lake_failure(error, reason) from error
-
-
-def _root_of(of: Oid, named: RootOf, lineage: Sequence[Relation]) -> Relation | None:
-    """Return the table whose name changes get, as `named`; the table `of` gets its own also under an earlier name."""
-    root = named(lineage)
-    above = [each.oid for each in lineage]
-    if of not in above or (root is not None and above.index(root.oid) > above.index(of)):
-        return root
-    return lineage[above.index(of)]
-
-
-def _is_the_end(_error: InvalidWal) -> None:
-    """Invalid bytes in the last segment are the end of WAL."""
 
 
 def _added(*arguments: str) -> ReplayReport:
