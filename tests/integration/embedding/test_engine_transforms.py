@@ -120,7 +120,7 @@ def test_after_an_error_the_handler_gets_only_the_batches_that_it_has_not_finish
     [
         (Mask("public.customers.mail"), "public.customers has no column mail"),
         (Mask("public.customers.id", key=KEY), "id of public.customers is in the key"),
-        (Filter("id = 'x'", tables="public.customers"), "line 1, column 6: 'x' is no int32"),
+        (Filter("id = 'x'", tables="public.customers"), "line 1, column 6: 'x' is not a valid int32"),
     ],
 )
 @pytest.mark.usefixtures("customers")
