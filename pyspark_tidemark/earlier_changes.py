@@ -11,28 +11,24 @@ It is here because it decodes with `tidemark.runtime` and writes tables of `tide
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from tidemark.decode.catalog.databases import MappedDialects
-from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from pyspark_tidemark.earlier_wal import EarlierWal
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
+from tidemark.io.host.disk import is_full
 from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.host.spill import SpillFolder
-from tidemark.io.process.config import Config
 from tidemark.io.process.config_loading import load_config
+from tidemark.io.process.lake_config import Written
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.state_views import StateView
-from tidemark.model.change import ChangeGroup, LogicalMessage
+from tidemark.model.change import LogicalMessage
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn, parse_lsn
@@ -41,13 +37,16 @@ from tidemark.model.relation import Relation
 from tidemark.model.table_name import TableName
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
-from tidemark.pipeline.earlier.earlier_changes import AddedChanges, EarlierChanges
+from tidemark.pipeline.earlier.earlier_changes import AddedChanges, EarlierChanges, LogUnfit
 from tidemark.pipeline.earlier.new_log import create_log
-from tidemark.pipeline.earlier.whole_replica import WholeReplica
+from tidemark.pipeline.earlier.whole_replica import LAST_ORDINAL, WholeReplica
 from tidemark.pipeline.failpoints import EarlierFailpoint, Failpoint
+from tidemark.pipeline.failures import first_reason, reports_full_disk
+from tidemark.pipeline.lake.lake_lock import LakeInUse
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition
+from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.report import NoTable, OpenedLake
+from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
 from tidemark.pipeline.landing.lake_epoch import hold_lake
 from tidemark.pipeline.replay.copied_result import write_copy
 from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
@@ -60,11 +59,9 @@ from tidemark.runtime.backup_rows.table_rows import rows_of_tables
 from tidemark.runtime.plugins.delivered_versions import delivered_versions
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.plugins import load_plugins
-from tidemark.runtime.replay.commit_times import TimeRange, begin_lsn
-from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
-from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
-from tidemark.runtime.replay.offline import check_same_cluster, decode_archive, ends_early
+from tidemark.runtime.replay.offline import check_same_cluster, ends_early
 from tidemark.runtime.seed.copy_plan import is_changed_selection
+from tidemark.wire.state.copy_progress import CopyPhase
 
 _NO_EPOCH = Epoch(TimelineId(0), 0)  # the rows go to the lake, and not to a consumer
 
@@ -80,51 +77,6 @@ class NotSelectedYet(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierWal:
-    """The archived WAL of a capture, decoded as its daemons would have decoded it with the table selected."""
-
-    view: StateView
-    history: Path
-    archive: ArchiveFolder
-    config: Config
-    spill: Path
-
-    def groups(self, of: TableId, begin: Lsn | CommitTime, from_lsn: Lsn, end: Position) -> Iterator[ChangeGroup]:
-        """Yield the changes of a table from `begin` on, in transactions up to that of the position `end`.
-
-        from_lsn: at or before `begin`, if that is a time.
-        """
-        start = begin_from_history(
-            self.view,
-            self.history,
-            from_lsn,
-            memory_bytes=MEMORY_BYTES_DEFAULT,
-            spill=SpillFolder(self.spill),
-            archive=self.archive,
-        )
-        selection = self.config.select.selection()
-        builder = GroupBuilder(
-            MappedDialects(start.mirrors, start.types, self.view.identity.server_major),
-            selected=lambda relation: relation.oid == of[1],
-            root_of=selection.root_of,
-            excluded=selection.excluded_origins(),
-            selects_message=lambda _prefix: False,
-        )
-        start.decoding.decoder.select_only(builder.selects)
-        # NB: the log may begin inside the last transaction, after a part that was delivered without the table.
-        lsns = LsnRange(from_lsn, Lsn(end.commit_lsn + 1))
-        times = TimeRange(begin) if isinstance(begin, CommitTime) else TimeRange()
-        for decoded in decode_archive(self.archive, start, lsns, _is_the_end, times):
-            if isinstance(decoded, CommittedRun):
-                yield from builder.add_run(decoded)
-            elif isinstance(decoded, CommittedTransaction):
-                yield from builder.add_transaction(decoded)
-        last = builder.flush()
-        if last is not None:
-            yield last
-
-
-@dataclass(frozen=True, slots=True)
 class HeldLake:
     """A lake that no pipeline writes meanwhile, and the capture to which it belongs."""
 
@@ -135,27 +87,65 @@ class HeldLake:
     wal: EarlierWal
 
     def table(self, name: str) -> TablePosition:
-        """Return a table; a selected one without a change in the lake gets a log. Raise `NoTable`."""
+        """Return a table; a selected one without a change in the lake gets a log.
+
+        Raise `NoTable`, `NotSelectedYet` or `LogUnfit`.
+        """
+        missing: NoTable | None = None
         try:
-            return OpenedLake(self.root).find(name)
-        except NoTable:
-            wanted = TableName.parse(name)
-            captured = self.found.capture.captured_tables()
-            new = {of: each for of, each in captured.items() if self._is_called(of, each, wanted)}
-            if len(new) != 1:
-                raise
+            known = OpenedLake(self.root).find(name)
+        except NoTable as error:
+            missing = error
+        captured = self.found.capture.captured_tables()
+        if missing is None and (known.database, known.relation) in captured:
+            if known.state is TableState.COPYING:
+                self._check_copied((known.database, known.relation), name)
+            return known
+        wanted = TableName.parse(name)  # of a dropped table another one may have the name
+        new = {of: each for of, each in captured.items() if self._is_called(of, each, wanted)}
+        if len(new) != 1:
+            if missing is not None:
+                raise missing
+            if known.state is TableState.DROPPED:
+                return known
+            raise NotSelectedYet(
+                f"{name} is not selected under its own name by the configuration",
+                hint="name the configuration of the daemons with --config",
+            )
         ((of, relation),) = new.items()
+        return self._created(of, relation, name)
+
+    def _created(self, of: TableId, relation: Relation, name: str) -> TablePosition:
+        delivered = self._delivered(of[0], relation)
+        if self.wal.config.lake.settings_of(delivered.qualified_name).write is Written.REPLICA:
+            raise LogUnfit(
+                f"{name} has no log in the lake: write = 'replica' in [[lake.tables]]",
+                hint="set write = 'both' or 'log' for it, or let the replica come from a first copy",
+            )
+        self._check_copied(of, name)
         return create_log(
             self.root,
             self.positions,
             of,
-            self._delivered(of[0], relation),
+            delivered,
             self._contains(name),
             capture=self.wal.view.identity.capture,
             databases=self.databases,
             shapes=self.shapes,
             config=self.wal.config.lake,
         )
+
+    def _check_copied(self, of: TableId, name: str) -> None:
+        """Raise `NotSelectedYet` if the lake gets the first copy of a table later.
+
+        NB: that hides the changes until its snapshot, so they would be missing between the added ones and the copy.
+        """
+        copy = self.wal.view.copies.get(of)
+        if copy is not None and (copy.is_open or (copy.phase is CopyPhase.DONE and copy.generation)):
+            raise NotSelectedYet(
+                f"{name}: its first copy is not complete in the lake",
+                hint="let the copy end, and the pipeline write it; then stop the pipeline and repeat this command",
+            )
 
     def add(self, table: TablePosition, begin: Lsn | CommitTime, backup: Path | None) -> ReplayReport:
         """Add the earlier changes of a table from `begin` on, and make its replica whole; return the report."""
@@ -175,7 +165,7 @@ class HeldLake:
         obstacle, rows, final = whole.obstacle(), 0, earlier.table
         if not obstacle and (added.rows or earlier.was_committed or backup or table.replica_version < 0):
             try:
-                final, rows = whole.replaced(make)
+                final, rows = whole.replaced(make, through=None if backup is None else self._end_of_transaction)
             except ReplayRefused as error:
                 obstacle = str(error)
         earlier.finish(final)
@@ -187,7 +177,7 @@ class HeldLake:
 
     def _add(self, earlier: EarlierChanges, table: TablePosition, begin: Lsn | CommitTime) -> AddedChanges:
         wal = self.wal
-        from_lsn = begin_lsn(wal.archive, wal.view.history, begin) if isinstance(begin, CommitTime) else begin
+        from_lsn = wal.begin_lsn(begin)
         if from_lsn >= earlier.end.commit_lsn:
             if earlier.was_committed:
                 return earlier.complete()
@@ -196,11 +186,11 @@ class HeldLake:
             raise ends_early(wal.archive, wal.archive.last_lsn(), earlier.end.commit_lsn)
         interrupted_lsn = earlier.interrupted_lsn
         if interrupted_lsn is not None:  # its events are recorded
-            begin = from_lsn = min(from_lsn, interrupted_lsn)
+            from_lsn = min(from_lsn, interrupted_lsn)
         earlier.begin(from_lsn)
         transforms = load_plugins(wal.config, "the configuration").transforms
         plans = GroupTransforms(transforms, self.databases.types, _NO_EPOCH, dict(self.databases))
-        for group in wal.groups((table.database, table.relation), begin, from_lsn, earlier.end):
+        for group in wal.groups((table.database, table.relation), from_lsn, earlier.end):
             items = plans.apply(group).items if transforms else group.items
             earlier.add(
                 [
@@ -210,6 +200,11 @@ class HeldLake:
                 ]
             )
         return earlier.complete()
+
+    @property
+    def _end_of_transaction(self) -> Position:
+        """Return the end of the last transaction in the lake, which may have a part of it: a backup shows it whole."""
+        return replace(self.positions.applied.position, ordinal=LAST_ORDINAL)
 
     def _from_backup(self, table: TablePosition, backup: Path, to: FolderTarget) -> int:
         """Write the rows that a table has at the end of the lake, by the pages of a base backup and archived WAL."""
@@ -252,6 +247,11 @@ class HeldLake:
                 f"{name} is selected by the configuration, and the daemons have not run with it yet",
                 hint="restart the daemons with this configuration, or name the one that they have with --config",
             )
+        if self.positions.outbox not in ("", self.found.outbox.outbox_id):
+            raise NotSelectedYet(
+                f"{self.root} has nothing of the present outbox of the capture, which continues another one",
+                hint="start the pipeline, and let it write what the outbox has; then stop it and repeat this command",
+            )
         if applied.sequence == self.found.outbox.head() and view.delivered is not None:
             return replace(applied, position=max(applied.position, view.delivered.pointer.position))
         assert view.fingerprint is not None, "the selection is that of the daemons"
@@ -283,7 +283,9 @@ def add_earlier_changes(
     with ExitStack() as stack:
         found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())
         stack.enter_context(RoleLock.acquire(found.folder, f"pipeline-{reader}"))
-        stack.enter_context(hold_lake(lake, found.outbox.identity, found.capture.facts(), reader))
+        hold = stack.enter_context(hold_lake(lake, found.outbox.identity, found.capture.facts(), reader))
+        if hold.beside is not None:
+            raise LakeInUse(f"{lake} is written by {hold.beside}", hint="stop that pipeline first")
         with StateStore.open(folder, read_only=True) as store:
             view = store.view()
         segments = ArchiveFolder(archive, of=view.identity.system_identifier)
@@ -291,11 +293,22 @@ def add_earlier_changes(
         wal = EarlierWal(view, folder.history, segments, loaded, spill)
         positions = Positions(lake, found.outbox.identity)
         held = HeldLake(lake, positions, found, CapturedDatabases(found.outbox), wal)
-        return held.add(held.table(name), moment, backup)
+        with _translating_errors(lake):
+            return held.add(held.table(name), moment, backup)
 
 
-def _is_the_end(_error: InvalidWal) -> None:
-    """Invalid bytes in the last segment are the end of WAL."""
+@contextmanager
+def _translating_errors(lake: str) -> Iterator[None]:
+    """Translate errors of the system's files: those of the lake come from the writer of its data files."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{lake} cannot be written: {first_reason(str(error))}"
+        if is_full(error) or reports_full_disk(str(error)):
+            raise LakeFull(
+                reason, hint="free space on its disk, and repeat the command: nothing is added twice"
+            ) from error
+        raise lake_failure(error, reason) from error
 
 
 def _added(*arguments: str) -> ReplayReport:

@@ -5,9 +5,11 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from struct import pack_into, unpack_from
 
+import google_crc32c
 import pytest
 
 from tests.support.lakes.lakes import feed_by_hand, log_rows, replica_rows
@@ -15,16 +17,29 @@ from tests.support.processes.captures import Sidecar, initialised
 from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, succeeded
 from tests.support.servers.backups import by_copy
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
+from tests.support.servers.small_disk import needs_mount, small_disk
+from tidemark.decode.groups.group_builder import GROUP_ROWS
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.earlier.earlier_changes import UNFINISHED
+from tidemark.pipeline.lake.lake_lock import LakeLock
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import LsnMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import FolderTarget
+from tidemark.runtime.replay.archive_blocks import archived_blocks
+from tidemark.runtime.replay.commit_times import TransactionTimes
+from tidemark.wal.segments import segment_name
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.values import ValueKind
 
 DATABASE = "shop"
 READER = "lake"
@@ -37,9 +52,14 @@ CREATE TABLE keyless (id int, note text); ALTER TABLE keyless REPLICA IDENTITY F
 CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
 CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (20);
 CREATE TABLE parts_high PARTITION OF parts FOR VALUES FROM (20) TO (1000);
+CREATE TABLE stems_before (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
+CREATE TABLE stems_all PARTITION OF stems_before DEFAULT;
+CREATE TABLE large (id int, note text); ALTER TABLE large REPLICA IDENTITY FULL;
 INSERT INTO keyed SELECT g, g, 'before', repeat('x', 3000) FROM generate_series(1, 20) g;
 """
 EARLIER = (
+    "INSERT INTO stems_before VALUES (1, 'under its earlier name')",
+    "ALTER TABLE stems_before RENAME TO stems",
     "INSERT INTO keyed SELECT g, g, 'first', repeat('y', 3000) FROM generate_series(21, 40) g",
     "UPDATE keyed SET note = 'second' WHERE id % 3 = 0",
     "INSERT INTO keyless SELECT g % 5, 'row ' || g FROM generate_series(1, 30) g",
@@ -56,6 +76,7 @@ EARLIER = (
     "DELETE FROM keyed WHERE id = 10",
     "BEGIN; ALTER TABLE parts ADD COLUMN extra int DEFAULT 7; UPDATE parts SET id = id + 70 WHERE id = 5; COMMIT",
 )
+LARGE_ROWS = GROUP_ROWS + 1000  # of a transaction with two groups
 LATER = (
     "UPDATE keyed SET remark = 'third' WHERE id % 5 = 0",
     "ALTER TABLE keyed ADD COLUMN more text",
@@ -63,6 +84,8 @@ LATER = (
     "INSERT INTO keyless VALUES ('later', 'x')",
     "DELETE FROM keyless WHERE note = 'truncate'",
     "INSERT INTO parts (id, note) VALUES (600, 'later')",
+    "INSERT INTO stems VALUES (2, 'later')",
+    f"INSERT INTO large SELECT g, 'x' FROM generate_series(1, {LARGE_ROWS}) g",
 )
 
 
@@ -70,9 +93,10 @@ TABLES_VARIABLE = "TIDEMARK_SELECT__TABLES"
 SELECTED = {
     "TIDEMARK_SELECT__DATABASES": DATABASE,
     TABLES_VARIABLE: "*.*",
-    "TIDEMARK_SELECT__PARTITION_ROOTS": "public.parts",
+    "TIDEMARK_SELECT__PARTITION_ROOTS": "public.parts,public.stems",
     "TIDEMARK_COPY__ENABLED": "false",
 }
+FULL_LEAVES_BYTES = (4096, 20_480, 40_960, 61_440)
 LANDED = 3  # statements of LATER that the lake has when earlier changes are added
 KILLS = ("earlier-marked", "events-recorded", "earlier-written:2", "files-written", "earlier-committed")
 
@@ -85,25 +109,23 @@ class Captured:
     begin: Lsn  # before the first of EARLIER
     after: Mapping[str, Lsn]  # the statements before the tables were selected
     rows: Mapping[str, list[object]]  # of each table at the source, in the end
+    archive: Path
+    late: StateFolder
 
     @property
     def always(self) -> Path:
         return self.root / "always" / "lake"
 
-    @property
-    def late(self) -> StateFolder:
-        return StateFolder(self.root / "late" / "state")
-
     def late_lake(self, to: Path) -> Path:
         return Path(shutil.copytree(self.root / "late" / "lake", to / "lake"))
 
     def add(self, lake: Path, table: str, *more: str | Path, begin: str = "", **variables: str) -> Done:
-        places = ("--state", self.late.root, "--lake", lake, "--archive", self.root / "archive", "--reader", READER)
+        places = ("--state", self.late.root, "--lake", lake, "--archive", self.archive, "--reader", READER)
         arguments = ("--from", begin or format_lsn(self.begin), table, *more)
         return cdcctl("table", "add", *places, *arguments, **{**SELECTED, **variables})
 
-    def land_rest(self, lake: Path) -> None:
-        feed_by_hand(self.late, lake, READER, confirm=False)
+    def land_rest(self, lake: Path, end: OutboxSequence | None = None) -> None:
+        feed_by_hand(self.late, lake, READER, confirm=False, end=end)
 
 
 def flushed(cluster: Cluster) -> Lsn:
@@ -156,7 +178,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
         cluster.sql("SELECT pg_switch_wal()")
         cluster.stop(StopMode.FAST)
         shutil.copytree(cluster.data / "pg_wal", root / "archive", ignore=shutil.ignore_patterns("archive_status"))
-    return Captured(root, begin, after, rows)
+    return Captured(root, begin, after, rows, root / "archive", StateFolder(root / "late" / "state"))
 
 
 def rows_at_source(cluster: Cluster, table: str) -> list[object]:
@@ -286,10 +308,146 @@ def test_earlier_changes_pass_the_transforms_of_the_configuration(captured: Capt
 @pytest.mark.feature("N05")
 def test_what_cannot_be_added_is_refused_with_the_reason(captured: Captured, tmp_path: Path) -> None:
     lake = captured.late_lake(tmp_path)
-    before = contents(lake)
+    before = without_lock(lake)
     refused(captured.add(lake, "public.missing"), ExitCode.CONFIG, "has no table public.missing")
     refused(captured.add(lake, "public.keyed", begin="0/FFFFFFFF"), ExitCode.CONFIG, "its log begins at")
     refused(captured.add(lake, "public.keyed", begin="0/1"), ExitCode.STATE, "no catalog base for 0/1")
     with RoleLock.acquire(captured.late, f"pipeline-{READER}"):
         refused(captured.add(lake, "public.keyed"), ExitCode.FENCED, "pipeline")
-    assert {name: content for name, content in contents(lake).items() if name != "_pipeline.lock"} == before
+    assert without_lock(lake) == before
+
+
+def without_lock(lake: Path) -> dict[str, bytes]:
+    """Return the content of the files of a lake, apart from the lock."""
+    return {name: content for name, content in contents(lake).items() if name != "_pipeline.lock"}
+
+
+@pytest.mark.feature("N05")
+def test_an_attempt_from_a_time_leaves_out_no_transaction_behind_the_first_one(
+    captured: Captured, tmp_path: Path
+) -> None:
+    """Commit records are not in the order of their times: a log with a hole would never be completed."""
+    statement = "UPDATE keyed SET note = 'second' WHERE id % 3 = 0"
+    archive = shutil.copytree(captured.root / "archive", tmp_path / "archive")
+    before, after = captured.after[EARLIER[EARLIER.index(statement) - 1]], captured.after[statement]
+    time = set_forward(archive, before, after, seconds=300)
+    by_lsn, by_time = captured.late_lake(tmp_path / "lsn"), captured.late_lake(tmp_path / "time")
+    from_archive = replace(captured, archive=archive)
+    expected = json.loads(succeeded(from_archive.add(by_lsn, "public.keyed", "--json", begin=format_lsn(before))).out)
+    found = json.loads(succeeded(from_archive.add(by_time, "public.keyed", "--json", begin=str(time))).out)
+    assert found == expected
+    assert log_of(by_time, "keyed") == log_of(by_lsn, "keyed")
+
+
+def set_forward(archive: Path, begin: Lsn, end: Lsn, seconds: int) -> CommitTime:
+    """Set the time of the first commit record in a range later; return a time between the old and the new one."""
+    opened = ArchiveFolder(archive)
+    blocks = map(TransactionTimes, archived_blocks(opened, begin))
+    found = next(block.end(number) for block in blocks for number in range(len(block)))
+    assert found.lsn < end
+    path = archive / segment_name(1, found.lsn // opened.segment_bytes, opened.segment_bytes)
+    content, at = bytearray(path.read_bytes()), found.lsn % opened.segment_bytes
+    (length,) = unpack_from("<I", content, at)
+    assert at % 8192 + length <= 8192, "the record is on one page"
+    (time,) = unpack_from("<q", content, at + 26)
+    pack_into("<q", content, at + 26, time + seconds * 1_000_000)
+    rest, head = bytes(content[at + 24 : at + length]), bytes(content[at : at + 20])
+    pack_into("<I", content, at + 20, google_crc32c.extend(google_crc32c.value(rest), head))
+    path.write_bytes(content)
+    return CommitTime(found.time.us + seconds * 1_000_000 // 2)
+
+
+@pytest.mark.feature("N05")
+def test_changes_of_partitions_are_added_that_were_made_under_another_name_of_their_root(
+    captured: Captured, tmp_path: Path
+) -> None:
+    lake = captured.late_lake(tmp_path)
+    assert json.loads(succeeded(captured.add(lake, "public.stems", "--json")).out)["rows"] == 1
+    captured.land_rest(lake)
+    assert replica_of(lake, "stems") == [{"id": 2, "note": "later"}]
+    assert len(log_of(lake, "stems")) == 2
+
+
+@pytest.mark.feature("N05")
+def test_rows_of_a_base_backup_are_not_doubled_by_the_rest_of_a_transaction_of_which_the_lake_has_a_part(
+    captured: Captured, tmp_path: Path
+) -> None:
+    lake = captured.late_lake(tmp_path)
+    captured.land_rest(lake, inside_last_transaction(captured.late))
+    assert 0 < len(log_of(lake, "large")) < LARGE_ROWS
+    succeeded(captured.add(lake, "public.large", "--base-backup", captured.root / "backup"))
+    captured.land_rest(lake)
+    assert len(log_of(lake, "large")) == LARGE_ROWS
+    assert len(replica_of(lake, "large")) == LARGE_ROWS
+
+
+def inside_last_transaction(state: StateFolder) -> OutboxSequence:
+    """Return the end of the first group of the last transaction with rows."""
+    with OutboxReader.open(state) as reader:
+        headers = [value.header for value in reader.read(OutboxSequence(0), reader.head())]
+    headers = [header for header in headers if header.kind is ValueKind.BATCH]
+    groups = sorted({header.group_last for header in headers if header.last.commit_lsn == headers[-1].last.commit_lsn})
+    assert len(groups) > 1, headers
+    return groups[0]
+
+
+@pytest.mark.feature("N05")
+def test_a_configuration_that_does_not_select_the_table_is_refused(captured: Captured, tmp_path: Path) -> None:
+    """Without its partition_roots, no change of a partition would be found."""
+    lake = captured.late_lake(tmp_path)
+    roots = {"TIDEMARK_SELECT__PARTITION_ROOTS": "public.none"}
+    captured.land_rest(lake)
+    before = without_lock(lake)
+    refused(captured.add(lake, "public.parts", **roots), ExitCode.CONFIG, "public.parts")
+    assert without_lock(lake) == before
+
+
+@pytest.mark.feature("N05")
+@pytest.mark.parametrize("phase", [CopyPhase.WAITING, CopyPhase.COPYING, CopyPhase.DONE])
+def test_a_table_whose_first_copy_is_not_in_the_lake_is_refused(
+    captured: Captured, phase: CopyPhase, tmp_path: Path
+) -> None:
+    """The changes until the snapshot of the copy would be missing between the added ones and the copy."""
+    lake, state = captured.late_lake(tmp_path), StateFolder(tmp_path / "state")
+    shutil.copytree(captured.late.root, state.root, ignore=shutil.ignore_patterns("*.sock"))
+    of = next(
+        (known.database, known.relation) for known in OpenedLake(str(captured.always)).tables if known.name == "parts"
+    )
+    with StateStore.open(state) as store, store.transaction(None) as transaction:
+        transaction.put_copy(*of, CopyProgress(phase, 1))
+    before = without_lock(lake)
+    refused(replace(captured, late=state).add(lake, "public.parts"), ExitCode.CONFIG, "its first copy")
+    assert without_lock(lake) == before
+
+
+@pytest.mark.feature("N05")
+def test_a_lake_that_a_pipeline_of_another_host_writes_is_refused(captured: Captured, tmp_path: Path) -> None:
+    lake = captured.late_lake(tmp_path)
+    with StateStore.open(captured.late, read_only=True) as store:
+        identity, keys = store.view().identity, store.marker_keys().names.values()
+    assert keys, "the hosts of a capture have one key"
+    with LakeLock.acquire(lake, identity, tmp_path / "other", READER, keys, state_host="other"):
+        refused(captured.add(lake, "public.keyed"), ExitCode.CONFIG, "is written by")
+
+
+@pytest.mark.feature("N05")
+def test_no_log_is_created_that_the_configuration_excludes(captured: Captured, tmp_path: Path) -> None:
+    lake, config = captured.late_lake(tmp_path), tmp_path / "tidemark.toml"
+    config.write_text('[[lake.tables]]\npattern = "public.parts"\nwrite = "replica"\n')
+    refused(captured.add(lake, "public.parts", "--config", config), ExitCode.CONFIG, "write = 'replica'")
+
+
+@needs_mount
+@pytest.mark.feature("N05")
+@pytest.mark.parametrize("leave_bytes", FULL_LEAVES_BYTES)
+def test_a_full_disk_is_reported_and_a_repeated_command_adds_every_change_once(
+    captured: Captured, leave_bytes: int, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 64 << 20) as disk:
+        lake = captured.late_lake(disk.root)
+        disk.fill(leave_bytes=leave_bytes)
+        refused(captured.add(lake, "public.keyed"), ExitCode.STATE, "No space left")
+        disk.empty()
+        succeeded(captured.add(lake, "public.keyed"))
+        captured.land_rest(lake)
+        assert log_of(lake, "keyed") == log_of(captured.always, "keyed")

@@ -16,7 +16,14 @@ from tidemark.io.state.history_files import NoBase
 from tidemark.model.commit_time import CommitTime, InvalidTime, parse_commit_time
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.runtime.replay.archive_blocks import archived_blocks
-from tidemark.runtime.replay.commit_times import CLOCK_BACK_S, RecordedEnd, TimeRange, TransactionTimes, begin_lsn
+from tidemark.runtime.replay.commit_times import (
+    CLOCK_BACK_S,
+    RecordedEnd,
+    TimeRange,
+    TransactionTimes,
+    begin_lsn,
+    first_end_lsn,
+)
 from tidemark.runtime.replay.history_start import WalTrimmed
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.rmgr import RM_XACT, xact
@@ -78,6 +85,8 @@ def test_decoding_begins_before_all_that_commits_in_the_range_and_ends_behind_it
             begin = begin_lsn(archive, index, wanted)
             assert begin >= bases[0]
             assert all(end.time < wanted for end in behind if end.lsn < begin)
+            first = next((end.lsn for end in behind if end.time >= wanted), None)
+            assert first_end_lsn(archive, index, wanted) == first
         span = TimeRange(to_time=wanted)
         for number, end in enumerate(ends):
             if span.is_passed:

@@ -142,10 +142,12 @@ def event_rows(root: Path) -> list[dict[str, object]]:
     return rows
 
 
-def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = True) -> None:
-    """Write all values of a state's outbox into a lake, as the reader `name`; trim nothing."""
+def feed_by_hand(
+    folder: StateFolder, root: Path, name: str, *, confirm: bool = True, end: OutboxSequence | None = None
+) -> None:
+    """Write the values of a state's outbox, up to `end` or all, into a lake, as the reader `name`; trim nothing."""
     with OutboxReader.open(folder) as reader, StateStore.open(folder) as store:
-        registered, head = reader.register(name), reader.head()
+        registered, head = reader.register(name), reader.head() if end is None else end
         values = list(reader.read(registered.applied, head))
         items: list[LakeItem] = [
             (value.header.sequence, value.item()) for value in values if value.header.kind is not ValueKind.TRANSACTIONS

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tidemark.io.process.lake_config import LakeTableConfig, Written
+from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.faults import FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import REPLICA, table_app
@@ -20,6 +21,8 @@ from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.replay.moment import EndOfLake
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import FolderTarget
+
+LAST_ORDINAL = (1 << 63) - 1  # of a position after everything in its transaction: as stored, 64 bits with a sign
 
 MakeRows = Callable[[FolderTarget], int]
 """Writes all rows of the table to a target, and returns their number; raises `ConfigError` if it cannot tell them."""
@@ -54,22 +57,22 @@ class WholeReplica:
         """Write the rows that follow from the log; raise `ReplayRefused`. See `MakeRows`."""
         return replay(OpenedLake(self.root), self.table, EndOfLake(), to, self.settings.merge_rows).rows
 
-    def replaced(self, make: MakeRows) -> tuple[TablePosition, int]:
+    def replaced(self, make: MakeRows, through: Position | None = None) -> tuple[TablePosition, int]:
         """Replace the rows of the replica by those that `make` writes; return the table's position, and their number.
 
-        They are first in a folder of temporary files.
+        They are first in a folder of temporary files. They contain everything up to `through`; None: what the log has.
         """
         with TemporaryDirectory(prefix="tidemark-replica-") as folder:
             result = Path(folder) / REPLICA
             rows = make(FolderTarget(result))
-            return self._put(LakeTable(str(result), "")), rows
+            return self._put(LakeTable(str(result), ""), through), rows
 
-    def _put(self, made: LakeTable) -> TablePosition:
+    def _put(self, made: LakeTable, through: Position | None) -> TablePosition:
         of = (self.table.database, self.table.relation)
         uri, app = f"{self.root}/{self.table.folder}/{REPLICA}", table_app(self.capture, of, REPLICA)
         replica = writable_table(uri, app, self.table.replica.recorded)
         reached = max(self.table.position, replica.applied.position)
-        applied = Applied(self.positions.applied.sequence, reached)
+        applied = Applied(self.positions.applied.sequence, reached if through is None else max(reached, through))
         if not replica.exists:
             named = [name for name in self.settings.partition if name in made.schema.names]
             replica.create(made.schema, applied, partition=named)

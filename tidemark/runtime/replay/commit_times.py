@@ -170,6 +170,18 @@ def begin_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> 
     return lsn
 
 
+def first_end_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> Lsn | None:
+    """Return the first end of a transaction, in the order of WAL, with a time at or after `time`; None: there is none.
+
+    Later ones may have earlier times.
+    """
+    for ends in _ends_from(archive, begin_lsn(archive, index, time)):
+        found = ends.first_from(time)
+        if found is not None:
+            return found.lsn
+    return None
+
+
 def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, wanted: CommitTime) -> Lsn:
     """Return the LSN of the newest base after which the clock was before `wanted`; for the oldest base: before `time`.
 

@@ -1,0 +1,91 @@
+"""The changes of one table in archived WAL, decoded as the daemons of a capture decode those of a selected table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tidemark.decode.catalog.databases import MappedDialects
+from tidemark.decode.groups.group_builder import GroupBuilder
+from tidemark.decode.groups.partitions import RootOf
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.spill import SpillFolder
+from tidemark.io.process.config import Config
+from tidemark.io.state.state_views import StateView
+from tidemark.model.change import ChangeGroup
+from tidemark.model.commit_time import CommitTime
+from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.position import Position
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.positions import TableId
+from tidemark.runtime.replay.commit_times import first_end_lsn
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
+from tidemark.runtime.replay.offline import decode_archive
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierWal:
+    """The archived WAL of a capture, decoded as its daemons would have decoded it with the table selected."""
+
+    view: StateView
+    history: Path
+    archive: ArchiveFolder
+    config: Config
+    spill: Path
+
+    def begin_lsn(self, begin: Lsn | CommitTime) -> Lsn:
+        """Return where the changes begin; after a time that is reached nowhere, the end of the archive.
+
+        NB: all commits behind the first one at or after a time are changes from then on, whatever their own times are:
+        a log with a hole would never be completed.
+        """
+        if not isinstance(begin, CommitTime):
+            return begin
+        found = first_end_lsn(self.archive, self.view.history, begin)
+        return self.archive.last_lsn() if found is None else found
+
+    def groups(self, of: TableId, from_lsn: Lsn, end: Position) -> Iterator[ChangeGroup]:
+        """Yield the changes of a table from an LSN on, in transactions up to that of the position `end`."""
+        start = begin_from_history(
+            self.view,
+            self.history,
+            from_lsn,
+            memory_bytes=MEMORY_BYTES_DEFAULT,
+            spill=SpillFolder(self.spill),
+            archive=self.archive,
+        )
+        selection = self.config.select.selection()
+        builder = GroupBuilder(
+            MappedDialects(start.mirrors, start.types, self.view.identity.server_major),
+            selected=lambda relation: relation.oid == of[1],
+            root_of=partial(_root_of, of[1], selection.root_of),
+            excluded=selection.excluded_origins(),
+            selects_message=lambda _prefix: False,
+        )
+        start.decoding.decoder.select_only(builder.selects)
+        # NB: the log may begin inside the last transaction, after a part that was delivered without the table.
+        lsns = LsnRange(from_lsn, Lsn(end.commit_lsn + 1))
+        for decoded in decode_archive(self.archive, start, lsns, _is_the_end):
+            if isinstance(decoded, CommittedRun):
+                yield from builder.add_run(decoded)
+            elif isinstance(decoded, CommittedTransaction):
+                yield from builder.add_transaction(decoded)
+        last = builder.flush()
+        if last is not None:
+            yield last
+
+
+def _root_of(of: Oid, named: RootOf, lineage: Sequence[Relation]) -> Relation | None:
+    """Return the table whose name changes get, as `named`; the table `of` gets its own also under an earlier name."""
+    root = named(lineage)
+    above = [each.oid for each in lineage]
+    if of not in above or (root is not None and above.index(root.oid) > above.index(of)):
+        return root
+    return lineage[above.index(of)]
+
+
+def _is_the_end(_error: InvalidWal) -> None:
+    """Invalid bytes in the last segment are the end of WAL."""
