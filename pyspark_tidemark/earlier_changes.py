@@ -129,7 +129,7 @@ class HeldLake:
             of,
             delivered,
             self._contains(name),
-            capture=self.wal.view.identity.capture,
+            identity=self.wal.view.identity,
             databases=self.databases,
             shapes=self.shapes,
             config=self.wal.config.lake,
@@ -160,7 +160,8 @@ class HeldLake:
         )
         added = self._add(earlier, table, begin)
         settings = self.wal.config.lake.settings_of(table.qualified_name)
-        whole = WholeReplica(self.root, self.wal.view.identity.capture, self.positions, earlier.table, settings)
+        database = self.databases.get(table.database, str(table.database))
+        whole = WholeReplica(self.root, self.wal.view.identity, database, self.positions, earlier.table, settings)
         make = whole.from_log if backup is None else partial(self._from_backup, table, backup)
         obstacle, rows, final = whole.obstacle(), 0, earlier.table
         if not obstacle and (added.rows or earlier.was_committed or backup or table.replica_version < 0):

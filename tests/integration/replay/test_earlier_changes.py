@@ -11,6 +11,7 @@ from struct import pack_into, unpack_from
 
 import google_crc32c
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import feed_by_hand, log_rows, replica_rows
 from tests.support.processes.captures import Sidecar, initialised
@@ -31,6 +32,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.earlier.earlier_changes import UNFINISHED
 from tidemark.pipeline.lake.lake_lock import LakeLock
 from tidemark.pipeline.lake.report import OpenedLake
+from tidemark.pipeline.lake.table_properties import SOURCE
 from tidemark.pipeline.replay.moment import LsnMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.replaying import replay
@@ -283,6 +285,9 @@ def test_the_replica_gets_all_rows_if_the_table_was_truncated_or_if_there_is_a_b
     assert (report["rows"], report["replica"].partition(",")[0]) == (0, "all rows")
     captured.land_rest(lake)
     assert replica_of(lake, table) == captured.rows[table]
+    for name in ("log", "replica"):
+        folder = lake / OpenedLake(str(lake)).find(f"public.{table}").folder / name
+        assert DeltaTable(str(folder)).metadata().configuration[SOURCE].endswith(f"/{DATABASE}/public.{table}")
 
 
 @pytest.mark.feature("N05")

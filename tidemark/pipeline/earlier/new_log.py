@@ -11,8 +11,10 @@ from tidemark.pipeline.lake.files.partitions import partition_columns
 from tidemark.pipeline.lake.folders import LOG, LakeFolders, table_app
 from tidemark.pipeline.lake.layout import Shapes
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.lake.table_properties import source_properties
 from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.sinks.logshape import log_schema
+from tidemark.wire.state.values import Identity
 
 
 def create_log(
@@ -22,16 +24,18 @@ def create_log(
     relation: Relation,
     applied: Applied,
     *,
-    capture: str,
+    identity: Identity,
     databases: Mapping[Oid, str],
     shapes: Shapes,
     config: LakeConfig,
 ) -> TablePosition:
     """Create an empty log and record the table; the lake has all changes up to `applied`, and none of the table."""
+    capture, database = identity.capture, databases.get(of[0], str(of[0]))
+    properties = source_properties(capture, identity.system_identifier, database, relation.qualified_name)
     folders = LakeFolders(root, capture, databases, positions.tables)
     folders.choose(of, relation)
     folder, partition = folders[of], config.settings_of(relation.qualified_name).partition
-    log = writable_table(f"{root}/{folder}/{LOG}", table_app(capture, of, LOG))
+    log = writable_table(f"{root}/{folder}/{LOG}", table_app(capture, of, LOG), properties=properties)
     if not log.exists:
         schema = log_schema(relation, shapes(relation))
         log.create(schema, applied, partition=partition_columns(relation, partition))

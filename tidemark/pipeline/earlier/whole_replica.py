@@ -17,10 +17,12 @@ from tidemark.pipeline.lake.folders import REPLICA, table_app
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.pipeline.lake.report import OpenedLake
+from tidemark.pipeline.lake.table_properties import source_properties
 from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.replay.moment import EndOfLake
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import FolderTarget
+from tidemark.wire.state.values import Identity
 
 LAST_ORDINAL = (1 << 63) - 1  # of a position after everything in its transaction: as stored, 64 bits with a sign
 
@@ -33,7 +35,8 @@ class WholeReplica:
     """The replica of a table, whose log contains all changes of the table in the lake."""
 
     root: str
-    capture: str
+    identity: Identity
+    database: str  # its name
     positions: Positions
     table: TablePosition
     settings: LakeTableConfig
@@ -69,8 +72,11 @@ class WholeReplica:
 
     def _put(self, made: LakeTable, through: Position | None) -> TablePosition:
         of = (self.table.database, self.table.relation)
-        uri, app = f"{self.root}/{self.table.folder}/{REPLICA}", table_app(self.capture, of, REPLICA)
-        replica = writable_table(uri, app, self.table.replica.recorded)
+        uri, app = f"{self.root}/{self.table.folder}/{REPLICA}", table_app(self.identity.capture, of, REPLICA)
+        source = source_properties(
+            self.identity.capture, self.identity.system_identifier, self.database, self.table.qualified_name
+        )
+        replica = writable_table(uri, app, self.table.replica.recorded, properties=source)
         reached = max(self.table.position, replica.applied.position)
         applied = Applied(self.positions.applied.sequence, reached if through is None else max(reached, through))
         if not replica.exists:

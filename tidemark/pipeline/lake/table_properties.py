@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping
 
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 NO_PROPERTIES: Mapping[str, str] = {}
 CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties that name the source
 EXPIRED = "tidemark.expired"  # property of a log: rows of transactions up to this commit LSN may be deleted
+
+
+def source_properties(capture: str, system_identifier: SystemIdentifier, database: str, name: str) -> dict[str, str]:
+    """Return the properties that name the source of a table, whose qualified name is `name`."""
+    return {CAPTURE: capture, SOURCE: f"{system_identifier}/{database}/{name}"}
 
 
 def table_properties(keep_hours: int) -> dict[str, str]:

@@ -32,7 +32,7 @@ from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, applied_of
 from tidemark.pipeline.lake.table_errors import LakeFailed
 from tidemark.pipeline.lake.table_locks import TableLocks
-from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
+from tidemark.pipeline.lake.table_properties import source_properties
 from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows, expired_lsn
 from tidemark.pipeline.sinks.exclusion import excluded, included
@@ -282,7 +282,7 @@ class TableWrites:
         The position of the source is in each commit, at no further cost.
         """
         database = self._databases.get(table[0], str(table[0]))
-        properties = {CAPTURE: self._capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
+        properties = source_properties(self._capture, self._system_identifier, database, name)
         return partial(self._kept.open, properties=properties)
 
     def messages(
