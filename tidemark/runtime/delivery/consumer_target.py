@@ -219,7 +219,7 @@ class ConsumerTarget:
             if refusals > REFUSALS_MAX:
                 raise ConsumerFailed(
                     f"the consumer was offered changes {refusals} times, and neither read nor confirmed any",
-                    hint="on_events must read from its iterator, and must sometimes return true",
+                    hint="on_delivery has to read the changes that it is given, and to confirm them in the end",
                 )
             if self._stopping.wait(min(SPACE_WAIT_MAX_S, SPACE_WAIT_FIRST_S * refusals)):
                 raise Stopped
@@ -348,7 +348,7 @@ class ConsumerTarget:
                 return number
         raise ConsumerFailed(
             "the consumer confirmed a group that is confirmed already, or that it has not read",
-            hint="on_events returns true, false, or a group that it has read and not confirmed",
+            hint="the consumer may confirm all that it has read, nothing, or up to a group that it has read",
         )
 
     def _draw(self) -> Iterator[ChangeGroup]:
