@@ -23,6 +23,7 @@ from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.process.config import Config
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.lake_config import Written
 from tidemark.io.state.locking.locks import RoleLock
@@ -62,6 +63,7 @@ from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.runtime.replay.offline import check_same_cluster, ends_early
 from tidemark.runtime.seed.copy_plan import is_changed_selection
 from tidemark.wire.state.copy_progress import CopyPhase
+from tidemark.wire.state.plugin_log import PluginLog, PluginUses
 
 _NO_EPOCH = Epoch(TimelineId(0), 0)  # the rows go to the lake, and not to a consumer
 
@@ -70,6 +72,12 @@ class NothingEarlier(ConfigError):
     """The log of a table begins before the requested changes."""
 
     hint = "give an earlier LSN or time as --from"
+
+
+class OtherTransforms(ConfigError):
+    """The configuration has other transforms than the daemons, which may mask values."""
+
+    hint = "name the configuration of the daemons with --config, or restart them with this one"
 
 
 class NotSelectedYet(ConfigError):
@@ -288,7 +296,8 @@ def add_earlier_changes(
         if hold.beside is not None:
             raise LakeInUse(f"{lake} is written by {hold.beside}", hint="stop that pipeline first")
         with StateStore.open(folder, read_only=True) as store:
-            view = store.view()
+            view, known = store.view(), store.plugins()
+        _check_transforms(loaded, known)
         segments = ArchiveFolder(archive, of=view.identity.system_identifier)
         check_same_cluster(segments, view.identity.system_identifier)
         wal = EarlierWal(view, folder.history, segments, loaded, spill)
@@ -296,6 +305,20 @@ def add_earlier_changes(
         held = HeldLake(lake, positions, found, CapturedDatabases(found.outbox), wal)
         with _translating_errors(lake):
             return held.add(held.table(name), moment, backup)
+
+
+def _check_transforms(config: Config, known: PluginLog | None) -> None:
+    """Raise `OtherTransforms` if no daemon had the transforms of the configuration at its last start."""
+    own = _named(load_plugins(config, "the configuration").uses)
+    others = [] if known is None else [_named(uses) for uses in known.uses.values()]
+    if others and own not in others:
+        names = ", ".join(name for name, _ in own) or "none"
+        theirs = ", ".join(name for name, _ in others[0]) or "none"
+        raise OtherTransforms(f"the transforms of the configuration ({names}) are not those of the daemons ({theirs})")
+
+
+def _named(uses: PluginUses) -> list[tuple[str, str]]:
+    return [(each.name, each.options) for each in uses.transforms]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.decode.groups.group_builder import GROUP_ROWS
 from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.process.config_loading import load_config
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
@@ -37,10 +38,13 @@ from tidemark.pipeline.replay.moment import LsnMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import FolderTarget
+from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.runtime.replay.archive_blocks import archived_blocks
 from tidemark.runtime.replay.commit_times import TransactionTimes
 from tidemark.wal.segments import segment_name
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.plugin_log import PluginLog
+from tidemark.wire.state.state_keys import PLUGINS
 from tidemark.wire.values import ValueKind
 
 DATABASE = "shop"
@@ -304,7 +308,14 @@ def test_earlier_changes_pass_the_transforms_of_the_configuration(captured: Capt
     lake, config = captured.late_lake(tmp_path), tmp_path / "tidemark.toml"
     config.write_text('[[transforms]]\nuse = "tidemark:Mask"\ncolumns = ["public.keyed.remark|note"]\n')
     before = log_of(lake, "keyed")
-    succeeded(captured.add(lake, "public.keyed", "--config", config))
+    refused(captured.add(lake, "public.keyed", "--config", config), ExitCode.CONFIG, "transforms", "masks:Mask")
+    assert log_of(lake, "keyed") == before
+    state = StateFolder(tmp_path / "state")
+    shutil.copytree(captured.late.root, state.root, ignore=shutil.ignore_patterns("*.sock"))
+    uses = load_plugins(load_config(config, {}), "the configuration").uses
+    with StateStore.open(state) as store, store.transaction(None) as transaction:
+        transaction.put(PLUGINS, PluginLog(uses.consumer.name, {"sidecar": uses}))
+    succeeded(replace(captured, late=state).add(lake, "public.keyed", "--config", config))
     earlier = log_of(lake, "keyed")[: -len(before)]
     assert earlier
     assert not any(name in row for row in earlier if isinstance(row, dict) for name in ("note", "remark"))
