@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.io.host.failpoints import passed
-from tidemark.model.change import ChangeBatch, Truncation
+from tidemark.model.change import ChangeBatch, Op, Truncation
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position
@@ -173,15 +173,17 @@ class EarlierChanges:
         self._table = table
 
     def _first_in_log(self) -> Position:
-        """Return the position of the first change in the log; of a log without rows, that up to which it has all."""
-        found: tuple[int, int, int] | None = None
+        """Return the position of the first change in the log; of a log without rows, that up to which it has all.
+
+        A copy shows all commits before its LSN, and may show one that begins there.
+        """
+        applied, found = self._log.applied, list[tuple[Position, bool]]()
         with self._log.reading():
-            for batch in self._log.scan(_PLACE):
+            for batch in self._log.scan((*_PLACE, "_op")):
                 if batch.num_rows:
-                    found = min(_least(batch), found or _least(batch))
-        if found is None:
-            return self._log.applied.position
-        return Position(TimelineId(found[0]), Lsn(found[1]), found[2])
+                    found = [min([_first(batch), *found])]
+        first, is_copied = found[0] if found else (applied.position, bool(applied.generation))
+        return replace(first, ordinal=0) if is_copied else first
 
     def _earlier(self, items: Sequence[Delivered]) -> Sequence[Delivered]:
         found = []
@@ -251,10 +253,10 @@ def _check(table: TablePosition) -> None:
         )
 
 
-def _least(batch: pa.RecordBatch) -> tuple[int, int, int]:
-    """Return the least position in a batch."""
-    for name in _PLACE[:-1]:
+def _first(batch: pa.RecordBatch) -> tuple[Position, bool]:
+    """Return the least position in a batch, and whether it is that of a copied row."""
+    for name in _PLACE:
         column = batch.column(name)
         batch = batch.filter(pc.equal(column, pc.min(column)))
-    timeline, lsn, ordinal = (pc.min(batch.column(name)).as_py() for name in _PLACE)
-    return timeline, lsn, ordinal
+    timeline, lsn, ordinal, op = (batch.column(name)[0].as_py() for name in (*_PLACE, "_op"))
+    return Position(TimelineId(timeline), Lsn(lsn), ordinal), op == Op.COPY.value
