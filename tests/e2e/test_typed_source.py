@@ -82,7 +82,7 @@ def test_a_stream_ends_at_other_columns_and_continues_with_them(
     )
     query = spark.readStream.format("tidemark").options(state=str(state), table="account", reader="query")
     assert query.load().columns[:3] == ["id", "note", "tag"]
-    with pytest.raises(StreamingQueryException, match="checkpoint is of a query with other columns"):
+    with pytest.raises(StreamingQueryException, match="checkpoint belongs to a query with other columns"):
         drain(spark, state, tmp_path / "checkpoint", each)
     drain(spark, state, tmp_path / "checkpoint", each, schemaEvolution="restart")
     assert counts[1:] == [(["id", "note", "tag"], 2)]

@@ -10,6 +10,7 @@ from tidemark.wire.state import state_keys
 from tidemark.wire.state.key import Key
 
 ROOT = Path(__file__).parents[2]
+KEYS_MODULE = state_keys.__name__.rpartition(".")[2]
 FOLDERS = ("tidemark", "sidecar", "archiver", "ctl", "pyspark_tidemark")
 KEYS = {name: key for name, key in vars(state_keys).items() if isinstance(key, Key)}
 RAW = {
@@ -50,8 +51,10 @@ def test_only_a_new_state_and_a_new_reader_are_stored_without_a_comparison_with_
 
 
 def _modules() -> list[tuple[str, ast.Module]]:
-    paths = [(Path(*path.relative_to(ROOT).parts), path) for part in FOLDERS for path in (ROOT / part).rglob("*.py")]
-    return [(".".join(name.with_suffix("").parts), ast.parse(path.read_text())) for name, path in paths]
+    """Return the modules that may know a key."""
+    paths = [path for part in FOLDERS for path in (ROOT / part).rglob("*.py")]
+    texts = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in paths}
+    return [(name, ast.parse(text)) for name, text in texts.items() if KEYS_MODULE in text]
 
 
 def _written(tree: ast.Module) -> list[str]:

@@ -250,7 +250,7 @@ def test_a_position_whose_range_may_be_trimmed_is_refused(tmp_path: Path, positi
         outbox.register("other")
         outbox.confirm("other", OutboxSequence(2), OutboxSequence(2))
     feed(state, [groups.insert(300, groups.text_relation("note"), "a")])
-    with pytest.raises(OutboxTrimmed, match=f"all since {position} is unknown"):
+    with pytest.raises(OutboxTrimmed, match=f"all changes since {position}"):
         stream_of(state, "account", startingPosition=position).initialOffset()
 
 
@@ -272,9 +272,9 @@ def test_a_query_ends_before_the_first_group_with_other_columns(tmp_path: Path, 
         reader.latestOffset(end, ALL)
     again = stream_of(state, "account", schemaEvolution=evolution)
     if evolution == "fail":
-        with pytest.raises(SchemaChanged, match="checkpoint is of a query with other columns"):
+        with pytest.raises(SchemaChanged, match="checkpoint belongs to a query with other columns"):
             again.latestOffset(end, ALL)
-        with pytest.raises(SchemaChanged, match="checkpoint is of a query with other columns"):
+        with pytest.raises(SchemaChanged, match="checkpoint belongs to a query with other columns"):
             again.partitions(start, end)
         return
     last = again.latestOffset(end, ALL)

@@ -63,7 +63,7 @@ def test_a_lock_on_a_folder_that_was_removed_meanwhile_is_none(tmp_path: Path) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidemark.pipeline.replay.result_folder.lock_file", removing)
-        with pytest.raises(TargetInUse, match="until now"), unfinished_result(tmp_path / "to"):
+        with pytest.raises(TargetInUse, match="has just written"), unfinished_result(tmp_path / "to"):
             pytest.fail("it was opened")
 
 

@@ -84,7 +84,7 @@ def test_a_stream_ends_if_the_outbox_behind_the_server_is_another_one(tmp_path: 
         make_state(tmp_path / "new", "0c0d")
         (tmp_path / "state").rename(tmp_path / "old")
         (tmp_path / "new").rename(tmp_path / "state")
-        with pytest.raises(OutboxReplaced, match=r"of outbox 0a0b, but the outbox server at .* has 0c0d: delete Spark"):
+        with pytest.raises(OutboxReplaced, match=r"to outbox 0a0b, but the outbox server at .* has 0c0d: delete Spark"):
             reader.latestOffset(start, ReadAllAvailable())
 
 
