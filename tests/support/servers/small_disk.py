@@ -5,6 +5,7 @@ Mounting requires root, which CI and containers have.
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 MOUNT_S = 60
 FILL_TRIES = 20
+FILL_AGAIN_S = 0.002
 BLOCK_BYTES = 4096
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
 
@@ -47,6 +49,25 @@ class SmallDisk:
     def empty(self) -> None:
         """Remove that file."""
         self._ballast.unlink()
+
+    @contextmanager
+    def kept_full(self) -> Iterator[None]:
+        """Keep it full, whatever others delete meanwhile; empty it at the end."""
+        is_over = threading.Event()
+
+        def fill_again() -> None:
+            while not is_over.wait(FILL_AGAIN_S):
+                self.fill()
+
+        self.fill()
+        filling = threading.Thread(target=fill_again, daemon=True)
+        filling.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            filling.join()
+            self.empty()
 
 
 @contextmanager
