@@ -118,12 +118,7 @@ def test_a_record_that_was_sent_in_part_is_dropped_where_the_next_timeline_begin
     ensure_role(primary)
     with standby_of(primary) as standby:
         ours = OurSide(standby, ["postgres"])
-        ours.settle()
-        framer = ours.changes.decoding.framer
-        lose_primary_inside_a_record(primary, standby, ours)
-        assert_promoted_lines(standby, ours)
-        assert ours.changes.decoding.framer is not framer
-        ours.changes.close()
+        assert_record_in_part_is_dropped(primary, standby, ours)
 
 
 @pytest.mark.feature("I33")
@@ -132,12 +127,7 @@ def test_a_connection_that_breaks_during_the_promotion_continues_at_the_fork(new
     ensure_role(primary)
     with standby_of(primary) as standby, cable(standby.port) as way:
         ours = OurSide(standby, ["postgres"], proxy_port=way.port)
-        ours.settle()
-        framer = ours.changes.decoding.framer
-        lose_primary_inside_a_record(primary, standby, ours, before_promotion=way.cut)
-        assert_promoted_lines(standby, ours)
-        assert ours.changes.decoding.framer is not framer
-        ours.changes.close()
+        assert_record_in_part_is_dropped(primary, standby, ours, before_promotion=way.cut)
 
 
 @pytest.mark.feature("I33")
@@ -172,8 +162,20 @@ def read_on(stream: SteadyStream) -> NoReturn:
         stream.read(1.0)
 
 
-def lose_primary_inside_a_record(
+def assert_record_in_part_is_dropped(
     primary: Cluster, standby: Cluster, ours: OurSide, before_promotion: Callable[[], object] = bool
+) -> None:
+    """Promote the standby inside a record, and check that the lines continue behind the fork."""
+    ours.settle()
+    framer = ours.changes.decoding.framer
+    lose_primary_inside_a_record(primary, standby, ours, before_promotion)
+    assert_promoted_lines(standby, ours)
+    assert ours.changes.decoding.framer is not framer
+    ours.changes.close()
+
+
+def lose_primary_inside_a_record(
+    primary: Cluster, standby: Cluster, ours: OurSide, before_promotion: Callable[[], object]
 ) -> None:
     """Kill the primary after a part of a record was read from its standby, which is then promoted."""
     primary.sql("CREATE TABLE lost (a int, v text)")

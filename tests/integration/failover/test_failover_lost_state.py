@@ -23,13 +23,18 @@ MASK = "[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['public.account.note']
 
 
 def rebuild_state(pair: Pair, root: Path) -> None:
-    """Lose the state except for the marker key, and rebuild it from the spool."""
+    """Kill both processes, lose the state except for the marker key, and rebuild it from the spool."""
+    delivered = pair.sidecar.status()["delivered"]
+    spool = pair.archiving.spool
+    pair.wait_for(lambda: str(read_manifest(spool).start.position) >= str(delivered), "a manifest")
+    pair.sidecar.kill()
+    pair.archiver.kill()
     folder = pair.sidecar.folder
     key = (folder.root / "marker.key").read_bytes()
     shutil.rmtree(folder.root)
     config = root / "fresh.toml"
     config.write_text("")
-    command = ("init", "--state", folder.root, "--config", config, "--from-spool", pair.archiving.spool.folder)
+    command = ("init", "--state", folder.root, "--config", config, "--from-spool", spool.folder)
     succeeded(cdcctl(*command, **pair.sidecar.options, TIDEMARK_ARCHIVE__PROGRAM=str(archive_script())))
     (folder.root / "marker.key").write_bytes(key)
 
@@ -48,10 +53,6 @@ def test_a_marker_of_the_lost_states_sidecar_is_not_mistaken_for_one_of_the_new_
         pair.wait_for_stage(Stage.REALTIME)
         pair.insert(2)
         pair.catch_up()
-        delivered = pair.sidecar.status()["delivered"]
-        pair.wait_for(lambda: str(read_manifest(node.spool).start.position) >= str(delivered), "a manifest")
-        pair.sidecar.kill()
-        pair.archiver.kill()
         rebuild_state(pair, tmp_path)
         with StateStore.open(pair.sidecar.folder) as store:
             attempt = store.view().hand_over.attempt + 1  # a sidecar that requests faster than the archiver reads
@@ -73,10 +74,6 @@ def test_after_a_rebuild_the_form_of_the_next_rows_is_announced_once(node: Archi
         pair.archiver.start()
         pair.insert(1)
         pair.catch_up()
-        delivered = pair.sidecar.status()["delivered"]
-        pair.wait_for(lambda: str(read_manifest(node.spool).start.position) >= str(delivered), "a manifest")
-        pair.sidecar.kill()
-        pair.archiver.kill()
         rebuild_state(pair, tmp_path)
         use_config(MASK.format("second"), pair.sidecar, pair.archiver)
         for row in (2, 3):
