@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.model.commit_time import CommitTime, parse_commit_time
+from tidemark.model.commit_time import CommitTime, parse_lsn_or_time
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.model.lsn import Lsn
 
 ARCHIVE_FORMAT = "tidemark.archive"
 _NAMES = ("archive", "state", "baseBackup", "table", "from", "to")
@@ -45,8 +45,8 @@ class ArchiveOptions:
             given["table"],
             Path(state) if state else None,
             Path(backup) if backup else None,
-            _end(given["from"]) if given.get("from") else None,
-            _end(given["to"]) if given.get("to") else None,
+            parse_lsn_or_time(given["from"]) if given.get("from") else None,
+            parse_lsn_or_time(given["to"]) if given.get("to") else None,
         )
 
     @property
@@ -54,7 +54,3 @@ class ArchiveOptions:
         """Return the folder of the state, which exists."""
         assert self.state is not None, "it was made"
         return self.state
-
-
-def _end(text: str) -> Lsn | CommitTime:
-    return parse_lsn(text) if "/" in text else parse_commit_time(text)

@@ -10,11 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_tidemark.archive_options import ArchiveOptions
+from pyspark_tidemark.archived_groups import archived_groups
 from tidemark.decode.catalog.databases import MappedDialects
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
-from tidemark.decode.transactions.decoder import DecodedRun
 from tidemark.engine.wal_ranges import PlannedRange, plan_ranges
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.state.state import StateStore
@@ -29,10 +27,10 @@ from tidemark.pipeline.source.change_form import ChangeForm
 from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.runtime.replay.commit_times import TimeRange, begin_lsn
-from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.replay.end_marks import has_end
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
-from tidemark.runtime.replay.offline import cell_bytes_of, check_same_cluster, decode_archive, ends_before, ends_early
+from tidemark.runtime.replay.offline import cell_bytes_of, check_same_cluster, ends_before, ends_early
 from tidemark.runtime.replay.range_start import begin_range
 from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, map_wal
 from tidemark.wire.transaction_map import load_map
@@ -128,11 +126,9 @@ class ArchiveReader(DataSourceReader):
         database = self._table.described_by[0]
         dialects = MappedDialects(start.mirrors, start.types, self._view.identity.server_major)
         builder = GroupBuilder(dialects, selected=lambda relation: self._table.contains(database, relation))
-        start.decoding.decoder.select_only(builder.selects)
         lsns, form = LsnRange(part.from_lsn, part.to_lsn), ChangeForm(self._table, self._wanted_with_order())
-        for decoded in decode_archive(archive, start, lsns, _is_the_end, times):
-            for group in _collected(builder, decoded, start):
-                yield from self._rows(group, form)
+        for group in archived_groups(archive, start, builder, lsns, times):
+            yield from self._rows(group, form)
         if is_last and not times.is_reached:
             raise ends_before(archive, start, times)
         last = builder.flush()
@@ -180,16 +176,3 @@ class ArchiveReader(DataSourceReader):
             found = pa.Table.from_batches(parts)
             ordered = found.sort_by(_ORDER) if len(parts) > 1 else found
             yield from ordered.select(self._wanted.names).combine_chunks().to_batches()
-
-
-def _collected(builder: GroupBuilder, decoded: DecodedRun, start: HistoryStart) -> Iterator[ChangeGroup]:
-    if isinstance(decoded, CommittedRun):
-        yield from builder.add_run(decoded)
-    elif isinstance(decoded, CommittedTransaction):
-        yield from builder.add_transaction(decoded)
-    else:
-        yield from builder.add_message(decoded, start.decoding.decoder.restart_lsn)
-
-
-def _is_the_end(_error: InvalidWal) -> None:
-    """Invalid bytes in the last segment are the end of WAL."""

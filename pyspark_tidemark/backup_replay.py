@@ -13,38 +13,30 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from pyspark_tidemark.backed_up_table import write_backed_up_table
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.process.config_loading import load_config
-from tidemark.model.commit_time import parse_commit_time
-from tidemark.model.lsn import format_lsn, parse_lsn
+from tidemark.model.commit_time import parse_lsn_or_time
+from tidemark.model.lsn import format_lsn
 from tidemark.model.table_name import TableName
-from tidemark.pipeline.replay.copied_result import write_copy
 from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
 from tidemark.pipeline.replay.result_target import result_target
 from tidemark.pipeline.storage.stores import open_lake
-from tidemark.runtime.backup_rows.table_rows import rows_of_tables
 from tidemark.runtime.seed.backup_reading import wal_of
-
-SCRATCH = "scratch"  # beside the unfinished result
 
 
 def replay_from_backup(
     backup: Path, archive: Path | None, config: Path | None, name: str, *, at: str, to: str
 ) -> ReplayReport:
     """Replay, and return the report."""
-    moment = parse_lsn(at) if "/" in at else parse_commit_time(at)
+    moment = parse_lsn_or_time(at)
     loaded = load_config(config, os.environ)
     open_lake(to, loaded.lake)
     target, types = result_target(to), loaded.types.mapping()
     target.check()
-    with open_backup(backup) as opened, target.unfinished() as folder:
-        segments = wal_of(opened, archive)
-        scratch = folder / SCRATCH
-        scratch.mkdir(mode=0o700)
-        (table,) = rows_of_tables(opened, segments, [TableName.parse(name)], moment, scratch=scratch, types=types)
-        rows = write_copy(
-            target, folder, table.database, table.relation, table.batches(), after=table.position, types=types
-        )
+    with open_backup(backup) as opened:
+        segments, wanted = wal_of(opened, archive), TableName.parse(name)
+        table, rows = write_backed_up_table(opened, segments, wanted, moment, to=target, types=types)
     place = f"{table.found.database}.{table.relation.qualified_name}"
     return {"table": place, "at": at, "from": format_lsn(opened.label.start_lsn), "rows": rows, "to": to}
 

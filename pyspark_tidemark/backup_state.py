@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from pyspark_tidemark.archive_options import ArchiveOptions
-from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.process.config import Config, CopyConfig
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
+from tidemark.runtime.seed.backup_reading import wal_of
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.initialise import initialise_from_backup
 
@@ -48,7 +48,7 @@ def _default_state(backup: Path) -> Path:
     name = hashlib.sha256(f"{backup.absolute()} {label}".encode()).hexdigest()[:16]
     folder = Path(gettempdir()) / f"tidemark-archive-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.geteuid():
+    if folder.lstat().st_uid != os.geteuid():
         raise StateNotMade(f"{folder} belongs to another user")
     return folder / name
 
@@ -58,8 +58,7 @@ def _make(backup: Path, archive: Path, state: Path) -> None:
     shutil.rmtree(made, ignore_errors=True)
     try:
         with open_backup(backup) as opened:
-            segments = ArchiveFolder(archive, of=opened.control.system_identifier)
-            seed = seed_from_backup(opened, segments, lambda _name: True)
+            seed = seed_from_backup(opened, wal_of(opened, archive), lambda _name: True)
         made.mkdir(mode=0o700, parents=True)
         initialise_from_backup(Config(copy=CopyConfig(enabled=False)), StateFolder(made), seed)
         with suppress(OSError):  # another query was first

@@ -18,21 +18,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pyspark_tidemark.backed_up_table import write_backed_up_table
 from pyspark_tidemark.earlier_wal import EarlierWal
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.process.config import Config
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.lake_config import Written
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import LogicalMessage
-from tidemark.model.commit_time import CommitTime, parse_commit_time
+from tidemark.model.commit_time import CommitTime, parse_lsn_or_time
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn, parse_lsn
+from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position
 from tidemark.model.relation import Relation
 from tidemark.model.table_name import TableName
@@ -49,15 +49,12 @@ from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, 
 from tidemark.pipeline.lake.report import NoTable, OpenedLake
 from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
 from tidemark.pipeline.landing.lake_epoch import hold_lake
-from tidemark.pipeline.replay.copied_result import write_copy
 from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.result_target import FolderTarget
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.storage.stores import open_lake
-from tidemark.runtime.backup_rows.table_rows import rows_of_tables
-from tidemark.runtime.plugins.delivered_versions import delivered_versions
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.runtime.replay.offline import check_same_cluster, ends_early
@@ -92,6 +89,7 @@ class HeldLake:
     positions: Positions
     found: OpenedCapture
     databases: CapturedDatabases
+    transforms: GroupTransforms
     wal: EarlierWal
 
     def table(self, name: str) -> TablePosition:
@@ -177,7 +175,7 @@ class HeldLake:
                 final, rows = whole.replaced(make, through=None if backup is None else self._end_of_transaction)
             except ReplayRefused as error:
                 obstacle = str(error)
-        earlier.finish(final)
+        earlier.record(final)
         source = "the log" if backup is None else "the base backup"
         replica = f"unchanged: {obstacle}" if obstacle else f"all rows, from {source}" if rows else "unchanged"
         first = "" if added.first is None else format_lsn(added.first.commit_lsn)
@@ -197,10 +195,8 @@ class HeldLake:
         if interrupted_lsn is not None:  # its events are recorded
             from_lsn = min(from_lsn, interrupted_lsn)
         earlier.begin(from_lsn)
-        transforms = load_plugins(wal.config, "the configuration").transforms
-        plans = GroupTransforms(transforms, self.databases.types, _NO_EPOCH, dict(self.databases))
         for group in wal.groups((table.database, table.relation), from_lsn, earlier.end):
-            items = plans.apply(group).items if transforms else group.items
+            items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
             earlier.add(
                 [
                     Delivered(NO_SEQUENCE, item)
@@ -217,21 +213,16 @@ class HeldLake:
 
     def _from_backup(self, table: TablePosition, backup: Path, to: FolderTarget) -> int:
         """Write the rows that a table has at the end of the lake, by the pages of a base backup and archived WAL."""
-        if self.wal.config.transforms:
+        if self.transforms.plans is not None:
             raise ReplayRefused(
                 "rows of a base backup do not pass the transforms of the configuration",
                 hint="copy the table with copy.base_backup, or with a SELECT",
             )
         name = TableName(table.namespace, table.name, self.databases.get(table.database))
         moment = Lsn(self.positions.applied.position.commit_lsn + 1)
-        types = self.databases.types
-        with open_backup(backup) as opened, to.unfinished() as folder:
-            scratch = folder / "scratch"
-            scratch.mkdir(mode=0o700)
-            (rows,) = rows_of_tables(opened, self.wal.archive, [name], moment, scratch=scratch, types=types)
-            return write_copy(
-                to, folder, rows.database, rows.relation, rows.batches(), after=rows.position, types=types
-            )
+        with open_backup(backup) as opened:
+            _, rows = write_backed_up_table(opened, self.wal.archive, name, moment, to=to, types=self.databases.types)
+        return rows
 
     def shapes(self, relation: Relation) -> pa.StructType:
         """Return the live columns of a version in Arrow."""
@@ -239,9 +230,7 @@ class HeldLake:
 
     def _delivered(self, database: Oid, relation: Relation) -> Relation:
         """Return the version of a table after the transforms."""
-        delivered = delivered_versions(self.wal.config, self.databases.types, self.databases)(database, relation)
-        assert delivered is not None, relation
-        return delivered
+        return relation if self.transforms.plans is None else self.transforms.version(database, relation)
 
     def _is_called(self, of: TableId, relation: Relation, wanted: TableName) -> bool:
         is_there = wanted.database in (None, self.databases.get(of[0]))
@@ -287,7 +276,7 @@ def add_earlier_changes(
     """Add the changes of a table from before it was captured to its log; return the report."""
     loaded = load_config(config, os.environ)
     open_lake(lake, loaded.lake)
-    moment: Lsn | CommitTime = parse_lsn(begin) if "/" in begin else parse_commit_time(begin)
+    moment = parse_lsn_or_time(begin)
     folder = StateFolder(state)
     with ExitStack() as stack:
         found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())
@@ -297,19 +286,22 @@ def add_earlier_changes(
             raise LakeInUse(f"{lake} is written by {hold.beside}", hint="stop that pipeline first")
         with StateStore.open(folder, read_only=True) as store:
             view, known = store.view(), store.plugins()
-        _check_transforms(loaded, known)
+        plugins = load_plugins(loaded, "the configuration")
+        _check_transforms(plugins.uses, known)
         segments = ArchiveFolder(archive, of=view.identity.system_identifier)
         check_same_cluster(segments, view.identity.system_identifier)
         wal = EarlierWal(view, folder.history, segments, loaded, spill)
         positions = Positions(lake, found.outbox.identity)
-        held = HeldLake(lake, positions, found, CapturedDatabases(found.outbox), wal)
+        databases = CapturedDatabases(found.outbox)
+        transforms = GroupTransforms(plugins.transforms, databases.types, _NO_EPOCH, databases)
+        held = HeldLake(lake, positions, found, databases, transforms, wal)
         with _translating_errors(lake):
             return held.add(held.table(name), moment, backup)
 
 
-def _check_transforms(config: Config, known: PluginLog | None) -> None:
+def _check_transforms(used: PluginUses, known: PluginLog | None) -> None:
     """Raise `OtherTransforms` if no daemon had the transforms of the configuration at its last start."""
-    own = _named(load_plugins(config, "the configuration").uses)
+    own = _named(used)
     others = [] if known is None else [_named(uses) for uses in known.uses.values()]
     if others and own not in others:
         names = ", ".join(name for name, _ in own) or "none"

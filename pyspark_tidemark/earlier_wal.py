@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pyspark_tidemark.archived_groups import archived_groups
 from tidemark.decode.catalog.databases import MappedDialects
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.groups.partitions import RootOf
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.spill import SpillFolder
 from tidemark.io.process.config import Config
@@ -21,9 +20,8 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.runtime.replay.commit_times import first_end_lsn
-from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
-from tidemark.runtime.replay.offline import decode_archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +63,9 @@ class EarlierWal:
             excluded=selection.excluded_origins(),
             selects_message=lambda _prefix: False,
         )
-        start.decoding.decoder.select_only(builder.selects)
         # NB: the log may begin inside the last transaction, after a part that was delivered without the table.
         lsns = LsnRange(from_lsn, Lsn(end.commit_lsn + 1))
-        for decoded in decode_archive(self.archive, start, lsns, _is_the_end):
-            if isinstance(decoded, CommittedRun):
-                yield from builder.add_run(decoded)
-            elif isinstance(decoded, CommittedTransaction):
-                yield from builder.add_transaction(decoded)
+        yield from archived_groups(self.archive, start, builder, lsns)
         last = builder.flush()
         if last is not None:
             yield last
@@ -85,7 +78,3 @@ def _root_of(of: Oid, named: RootOf, lineage: Sequence[Relation]) -> Relation | 
     if of not in above or (root is not None and above.index(root.oid) > above.index(of)):
         return root
     return lineage[above.index(of)]
-
-
-def _is_the_end(_error: InvalidWal) -> None:
-    """Invalid bytes in the last segment are the end of WAL."""

@@ -9,7 +9,7 @@ import click
 
 from tidemark.engine.selection import EVERY_ORIGIN
 from tidemark.io.host.local_path import lake_location, local_path
-from tidemark.model.commit_time import CommitTime, parse_commit_time
+from tidemark.model.commit_time import CommitTime, parse_lsn_or_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, parse_lsn
 
@@ -143,4 +143,4 @@ def parked_arguments(command: click.decorators.FC) -> click.decorators.FC:
 
 def lsn_or_time(text: str) -> Lsn | CommitTime:
     """Parse an end of a range: an LSN or a time."""
-    return parse_lsn(text) if "/" in text else parse_commit_time(text)
+    return parse_lsn_or_time(text)

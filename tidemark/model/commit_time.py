@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, parse_lsn
 
 USECS_PER_MILLISECOND = 1_000
 NSECS_PER_USEC = 1000
@@ -51,3 +52,8 @@ def parse_commit_time(text: str) -> CommitTime:
     if parsed.tzinfo is None:
         raise InvalidTime(f"{text!r} has no time zone")
     return CommitTime((parsed - UNIX_EPOCH) // _MICROSECOND)
+
+
+def parse_lsn_or_time(text: str) -> Lsn | CommitTime:
+    """Parse an end of a range: an LSN or a time; raise `ConfigError`."""
+    return parse_lsn(text) if "/" in text else parse_commit_time(text)

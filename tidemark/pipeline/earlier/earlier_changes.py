@@ -3,7 +3,7 @@
     add       `_positions` records a break before the first change of the log, so that no replay counts on what follows;
               then come data files in the folder of the log, and the events in `_events`
     complete  one commit adds all files to the log
-    finish    the break is removed
+    record    the break is removed
 
 After a kill or an error the break remains, with the LSN from which the changes were to be added. The next attempt adds
 them from there, or only removes the break if the commit was made. The files of a killed attempt belong to no commit:
@@ -153,24 +153,21 @@ class EarlierChanges:
         """Return the position of the table with a complete log."""
         return replace(self._table, log=LakeEntry(self._log.recorded), breaks=self._other_breaks)
 
-    def finish(self, table: TablePosition) -> None:
-        """Record the table, whose log is complete."""
-        self._record(table)
+    def record(self, table: TablePosition) -> None:
+        """Record the table in `_positions`."""
+        self._positions.write(self._positions.outbox, [table], self._positions.applied)
+        self._table = table
 
     def _mark(self) -> None:
         """Record that changes are being added."""
         unfinished = LogBreak(UNFINISHED, Position(TimelineId(0), self._from_lsn, 0), self.end)
-        self._record(replace(self._table, breaks=(*self._other_breaks, unfinished)))
+        self.record(replace(self._table, breaks=(*self._other_breaks, unfinished)))
         self._is_marked = True
         passed(EarlierFailpoint.MARKED)
 
     @property
     def _other_breaks(self) -> tuple[LogBreak, ...]:
         return tuple(gap for gap in self._table.breaks if gap.reason != UNFINISHED)
-
-    def _record(self, table: TablePosition) -> None:
-        self._positions.write(self._positions.outbox, [table], self._positions.applied)
-        self._table = table
 
     def _first_in_log(self) -> Position:
         """Return the position of the first change in the log; of a log without rows, that up to which it has all.

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from tidemark.io.process.config_loading import load_config
-from tidemark.model.commit_time import parse_commit_time
+from tidemark.model.commit_time import parse_lsn_or_time
 from tidemark.model.errors import ExitCode, TidemarkError
-from tidemark.model.lsn import parse_lsn
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import moment_of
 from tidemark.pipeline.replay.replaying import replay
@@ -77,7 +76,7 @@ def exit_at_once(status: int) -> None:
 
 
 def _replayed(root: str, config: str, name: str, at: str, to: str) -> ReplayReport:
-    moment = moment_of(parse_lsn(at) if "/" in at else parse_commit_time(at))
+    moment = moment_of(parse_lsn_or_time(at))
     loaded = load_config(Path(config) if config else None, os.environ).lake
     open_lake(root, loaded)
     lake = OpenedLake(root)
