@@ -1,5 +1,6 @@
 """Counts the calls of functions, Python's and those of extensions, in a block: a measure that no other load changes."""
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,11 +26,27 @@ def counted_calls() -> Iterator[CountedCalls]:
         if event in ("call", "c_call"):
             next(numbers)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    with without_collection():
+        threading.setprofile(note)
+        sys.setprofile(note)
+        try:
+            yield found
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            found.total = next(numbers)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Run the body without the garbage collector.
+
+    When it runs depends on all that the process did before, and its callbacks (hypothesis has one) would be counted.
+    """
+    collected = gc.isenabled()
+    gc.disable()
     try:
-        yield found
+        yield
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-        found.total = next(numbers)
+        if collected:
+            gc.enable()

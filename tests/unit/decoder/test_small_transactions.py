@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.forged.forged_records import Wal, block_of, locator, packed_row, reported
 from tests.support.forged.groups import relation
+from tests.support.processes.python_calls import without_collection
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_group_builder_restart import positions
 from tidemark.decode.groups.group_builder import GroupBuilder
@@ -230,22 +231,24 @@ def _is_of_kernels(file: Path) -> bool:
 def calls_outside_kernels(work: Callable[[], object]) -> int:
     """Count the calls of Python functions that `work` makes, except those in kernels."""
     calls = Steps("call")
-    sys.setprofile(calls)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
+    with without_collection():
+        sys.setprofile(calls)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
     return calls.outside_kernels()
 
 
 def lines_outside_kernels(work: Callable[[], object]) -> int:
     """Count the lines of Python that `work` runs, except those of kernels: one in a loop counts each time."""
     lines, before = Steps("line"), sys.gettrace()
-    sys.settrace(lines)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
+    with without_collection():
+        sys.settrace(lines)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
     return lines.outside_kernels()
 
 
