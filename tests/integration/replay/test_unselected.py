@@ -102,6 +102,7 @@ def capturing(
 ) -> Iterator[Captured]:
     with initialised(cluster, database, root, copy=copy, **{TABLES: "public.*", EXCLUDED: excluded}) as sidecar:
         sidecar.start()
+        sidecar.catch_up()  # it has planned its copies, and found no table
         yield Captured(sidecar, root / "lake")
 
 

@@ -178,9 +178,10 @@ def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> N
         if before is CopyPhase.DONE:
             transaction.put_copy(*key, replace(copy, phase=before))
         else:
-            capture = CaptureChange.NONE if before is CopyPhase.PARTIAL else CaptureChange.BEGINS
             left_out = replace(copy.without_snapshot(), phase=CopyPhase.REFUSED, refused_name=refused.name)
-            transaction.put_copy(*key, replace(left_out, capture=capture))
+            if before not in (CopyPhase.PARTIAL, CopyPhase.REFUSED):  # else it is as it was
+                left_out = replace(left_out, capture=CaptureChange.BEGINS)
+            transaction.put_copy(*key, left_out)
         kept = request or replace(refused, generation=copy.generation)
         requests[key] = replace(kept, is_queued=False, phase_before=None, failed=refused.failed)
         transaction.put_recopies(recopies_of(requests))
