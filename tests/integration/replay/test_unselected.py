@@ -187,6 +187,8 @@ def test_a_table_that_ddl_moves_out_of_the_selection_and_back_has_the_gap_betwee
             assert f"after {gap.after} and before {gap.to} are missing" in captured.refused(moment)
         assert captured.notes(LsnMoment(before)) == ["first"]
         captured.restart()
+        if copied:
+            captured.sidecar.wait_for_event("table copied")  # the position of its rows is below those of later changes
         captured.sql("INSERT INTO account VALUES (2, 'copied')")
         captured.land()
         if copied:  # the start copies what a rename brought in
