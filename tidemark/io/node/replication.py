@@ -18,7 +18,14 @@ import psycopg
 from psycopg import pq
 
 from tidemark.io.node.dsn import complete_dsn, describe_dsn
-from tidemark.io.node.node_errors import TimelineUnknown, WrongNode, connection_error, replication_error
+from tidemark.io.node.node_errors import (
+    AheadOfNode,
+    StandbyBehind,
+    TimelineUnknown,
+    WrongNode,
+    connection_error,
+    replication_error,
+)
 from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import CorruptWal, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn, parse_lsn
@@ -130,8 +137,18 @@ class WalStream:
         return parse_history(_text(self._command(history_command(timeline)), 1), timeline)
 
     def start(self, start_lsn: Lsn, timeline: TimelineId) -> TimelineEnd | None:
-        """Start streaming; return the timeline's end if it is at `start_lsn`."""
-        result = self._command(start_command(start_lsn, timeline))
+        """Start streaming; return the timeline's end if it is at `start_lsn`.
+
+        Raise `StandbyBehind` if the node may reach `start_lsn` later: a standby that restarts sends only WAL that it
+        has replayed, until it streams from its primary again (GetStandbyFlushRecPtr, walsender.c).
+        """
+        try:
+            result = self._command(start_command(start_lsn, timeline))
+        except AheadOfNode as error:
+            # NB: a promotion in between leaves no standby, but another timeline.
+            if self.is_standby() or self.identify().timeline != timeline:
+                raise StandbyBehind(str(error)) from error
+            raise
         self._timeline, self._received_lsn = timeline, start_lsn
         if result.status == pq.ExecStatus.COPY_BOTH:
             self._streaming = True
