@@ -135,6 +135,12 @@ class StandbyBehind(NodeUnreachable):
     )
 
 
+class StandbyPromoted(NodeUnreachable):
+    """A standby that was promoted after its timeline was read; the next connection reads its history."""
+
+    hint = "no action is needed: the connection is made again"
+
+
 class TimelineUnknown(NodeUnfit):
     """Our timeline is not in the node's history, or it was left before our position."""
 
