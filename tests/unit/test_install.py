@@ -15,11 +15,11 @@ def test_a_program_beside_the_tree_imports_the_package_and_not_the_folder(tmp_pa
     for name in ("scripts/install", "pyproject.toml", "setup.py", "tidemark/__init__.py"):
         shutil.copy(ROOT / name, tree / name)
     (tree / "tidemark/__init__.py").write_text("")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tree / ".venv"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tree / ".venv")], check=True)
     installed = (ROOT / "pyproject.toml").read_text() + (ROOT / "setup.py").read_text()
     (tree / ".venv/.installed").write_text(installed)  # the packages are installed already
     subprocess.run([tree / "scripts/install"], check=True, cwd="/")
 
-    program = [tree / ".venv/bin/python", "-c", "import tidemark; print(tidemark.__file__)"]
+    program = [str(tree / ".venv/bin/python"), "-c", "import tidemark; print(tidemark.__file__)"]
     done = subprocess.run(program, check=True, capture_output=True, text=True, cwd=tmp_path, env={})
     assert done.stdout.strip() == str(tree / "tidemark/__init__.py")
