@@ -25,7 +25,7 @@ from tidemark.pipeline.delta_log.commits import new_token
 from tidemark.pipeline.lake.lake_lock import HOLDER, LakeHolder, LakeInUse, LakeLock, this_pipeline
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_errors import LakeFailed
-from tidemark.pipeline.landing.running_pipelines import ALIVE_S, FOLDER, AliveObject, RunningPipeline, running_pipelines
+from tidemark.pipeline.landing.running_pipelines import ALIVE_S, FOLDER, AliveObject, SeenPipeline, running_pipelines
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.store_errors import BadStore
 from tidemark.pipeline.storage.stores import is_remote, store_of
@@ -57,7 +57,7 @@ class LakeHold(Protocol):
         """Return whether a commit of another pipeline can only be one of an older one, which ends."""
 
     @property
-    def others(self) -> Sequence[RunningPipeline]:
+    def others(self) -> Sequence[SeenPipeline]:
         """Return the pipelines that were running when this one began: they end, or are those of other hosts."""
 
     def check(self) -> None:

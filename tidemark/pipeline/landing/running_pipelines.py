@@ -23,7 +23,7 @@ _NAME = "alive-"
 
 
 @dataclass(frozen=True, slots=True)
-class RunningPipeline:
+class SeenPipeline:
     """A pipeline, and when it was seen last, in seconds since 1970."""
 
     holder: LakeHolder
@@ -58,9 +58,9 @@ class AliveObject:
             store_of(self._path).delete([self._path])
 
 
-def running_pipelines(root: str) -> list[RunningPipeline]:
+def running_pipelines(root: str) -> list[SeenPipeline]:
     """Return the pipelines of the lake that were seen in the last `ALIVE_S` seconds; delete the objects of others."""
-    store, found = store_of(root), list[RunningPipeline]()
+    store, found = store_of(root), list[SeenPipeline]()
     try:
         files = [file for file in store.files(f"{root}/{FOLDER}") if file.name.startswith(_NAME)]
     except FileNotFoundError:
@@ -72,5 +72,5 @@ def running_pipelines(root: str) -> list[RunningPipeline]:
             store.delete([path])
             continue
         with suppress(FileNotFoundError, JsonMismatch):  # it ended at this moment
-            found.append(RunningPipeline(HOLDER.read(store.read(path)), file.modified_s))
+            found.append(SeenPipeline(HOLDER.read(store.read(path)), file.modified_s))
     return found
