@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import INVALID_OID
+from tidemark.pipeline.delta_log.damage import BATCH_ROWS
 from tidemark.pipeline.failures import first_reason
 from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
 from tidemark.pipeline.iceberg.positions import CatalogPositions, owner_of
@@ -22,8 +23,6 @@ from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, messages_app, table_app
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.lake.report import LakeReport, NoLake
-
-BATCH_ROWS = 1024  # read together: rows may be wide
 
 
 class OpenedCatalog:
