@@ -15,9 +15,11 @@ from tests.support.processes.jvm import jvm_options
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.postgres import new_cluster as make_cluster
 
-# No test fails by the clock: Hypothesis has a deadline for each example, but machines pause.
-settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("timeless")
+# No test fails by the clock: Hypothesis has a deadline for each example, but machines pause. Each run has the same
+# examples, so that a failure belongs to a change; `--hypothesis-profile random` looks for new ones.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
+settings.load_profile("repeatable")
 
 # The slowest modules: workers, each of which runs whole modules, begin with these, and so end together.
 LONGEST = (

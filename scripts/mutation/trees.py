@@ -162,7 +162,6 @@ def _test(root: Path, tests: tuple[str, ...], temporary: Path, cpu_s: int) -> No
             "no:cacheprovider",
             "-W",
             "ignore::pytest.PytestAssertRewriteWarning",
-            "--hypothesis-seed=0",
             "--no-header",
         ]
         status = int(pytest.main([*arguments, "--tb=line", *tests]))

@@ -22,7 +22,7 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.embedding.callbacks import Callbacks
 from tidemark.embedding.engine_capture import EngineCapture, RestartSettings
-from tidemark.embedding.engine_folder import EMBEDDED, open_state
+from tidemark.embedding.engine_folder import open_state
 from tidemark.embedding.engine_options import (
     EngineOptions,
     checked_poison,
@@ -75,6 +75,7 @@ from tidemark.serializers.serializer import SerializedBatch, SerializedChange, S
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import Transform
 from tidemark.wire.state.event_logs import Loss, Rewind
+from tidemark.wire.state.plugin_log import EMBEDDED
 
 POLL_S = 0.1  # how soon an error ends the engine
 BUFFER_BYTES_DEFAULT = 64 << 20

@@ -17,8 +17,7 @@ from tidemark.model.mode import Role
 from tidemark.runtime.plugins.plugin_uses import record_plugins
 from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.seed.initialise import initialise
-
-EMBEDDED = "tidemark.Engine"  # the consumer in the state: a daemon over it would deliver elsewhere
+from tidemark.wire.state.plugin_log import EMBEDDED
 
 
 def open_state(stack: ExitStack, root: Path, config: Config, deadline: StartDeadline, log: Log) -> StateStore:

@@ -18,6 +18,7 @@ from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.archive_tree import archive_of, loss_text, names_text, time_text, usecs_text
+from tidemark_ctl.views.embedded import refuse_running_engine
 
 
 def repair(state: Path, *, config: Path | None, yes: bool) -> None:
@@ -28,6 +29,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
         StateStore.open(folder, guarded=reporting_stuck_writers(TerminalLog())) as store,
         RoleLock.acquire(folder, "archiver") as lock,
     ):
+        refuse_running_engine(store)
         view = store.view()
         found = archive_of(chosen, view)
         broken = find_break(view, found)

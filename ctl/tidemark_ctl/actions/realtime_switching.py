@@ -10,6 +10,7 @@ import click
 from tidemark_ctl.opened_capture import opened_capture
 from tidemark_ctl.requests.realtime_switch import RealtimeSwitch, SwitchSettings
 from tidemark_ctl.requests.waiting import NotComplete
+from tidemark_ctl.views.embedded import refuse_engine
 from tidemark_ctl.views.realtime_tree import observe, stage_tree
 from tidemark_ctl.views.render import show
 
@@ -32,6 +33,7 @@ def _switching(
 ) -> Iterator[RealtimeSwitch]:
     """Request a switch; print the resulting state, also if it is not the requested one."""
     with opened_capture(state, config, kills=kills) as (store, node_requests, settings, log):
+        refuse_engine(store, "it has no archiver that could deliver instead, so realtime cannot be switched")
         switch = SwitchSettings.of(settings, store.identity.segment_bytes)
         look = partial(observe, store, settings.archive, settings.watchdog.watchdog_s)
         try:

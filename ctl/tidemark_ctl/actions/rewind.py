@@ -19,6 +19,7 @@ from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.archive_tree import loss_text
+from tidemark_ctl.views.embedded import embedded_engine, refuse_running_engine
 from tidemark_ctl.views.realtime_tree import rewind_text
 
 
@@ -28,9 +29,10 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     chosen, folder = settings.load_with_folder(state, config)
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers(TerminalLog())) as store,
-        RoleLock.acquire(folder, "sidecar"),
+        _role_of_deliverer(store),
         RoleLock.acquire(folder, "archiver") as lock,
     ):
+        started = "the daemons" if embedded_engine(store) is None else "the application"
         plan = plan_rewind(chosen, store, dead_wal)
         for line in _plan_lines(plan, copies=chosen.copy.enabled):
             click.echo(line, err=True)
@@ -40,7 +42,13 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     click.echo(rewind_text(done))
     if loss is not None:
         click.echo(loss_text(loss))
-    click.echo(f"start the daemons again; {done.tables} tables are copied once the stream has caught up")
+    click.echo(f"start {started} again; {done.tables} tables are copied once the stream has caught up")
+
+
+def _role_of_deliverer(store: StateStore) -> RoleLock:
+    """Take the role of the sidecar, or of an engine."""
+    refuse_running_engine(store)
+    return RoleLock.acquire(store.folder, "sidecar")
 
 
 def _plan_lines(plan: RewindPlan, *, copies: bool) -> Iterator[str]:

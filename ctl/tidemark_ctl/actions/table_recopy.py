@@ -11,6 +11,7 @@ from tidemark_ctl.opened_state import opened_state
 from tidemark_ctl.requests.loss_acceptance import accept_losses
 from tidemark_ctl.requests.recopy import TableRecopy
 from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
+from tidemark_ctl.views.embedded import BelongsToEngine, embedded_engine
 from tidemark_ctl.views.lake_tree import diverged_logs
 from tidemark_ctl.views.render import show
 
@@ -33,6 +34,11 @@ def recopy(
         if cancel:
             RecopyCancellation(store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
             return
+        if not settings.capture.dsn and embedded_engine(store) is not None:
+            raise BelongsToEngine(
+                "this state belongs to an engine and contains no configuration: the command needs the DSN of the node",
+                hint="set TIDEMARK_CAPTURE__DSN to the DSN of the engine, or call engine.recopy() in the application",
+            )
         requested = TableFinder.of(settings.capture.dsn, settings.select.selection(), store).find(names)
         accept_losses(state, diverged_logs(state, {table.key for table in requested}), accepted=accept_break)
         request = TableRecopy(

@@ -15,6 +15,7 @@ from tidemark.model.errors import ConfigError, ConsumerFailed
 from tidemark.model.lsn import Oid
 from tidemark.model.table_name import TableName
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
+from tidemark_ctl.views.embedded import refuse_engine
 from tidemark_ctl.views.lake_tree import MESSAGES_ENTRY, LakeFault, paused_tables
 
 
@@ -50,6 +51,7 @@ def resume(state: Path, *, tables: tuple[str, ...], deadline_s: float, no_wait: 
 
 def _find(state: Path, texts: Iterable[str]) -> list[Paused]:
     with StateStore.open(StateFolder(state)) as store:
+        refuse_engine(store, "no pipeline writes its tables, so none is paused")
         beginning = store.view().beginning
     databases = beginning.databases if beginning is not None else {}
     paused = [Paused(reader, fault) for reader, fault in paused_tables(state)]

@@ -1,8 +1,8 @@
 """`cdcctl tail`: the changes of a running node as they commit."""
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -14,6 +14,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.seed.live_changes import LiveChanges
 from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, read_seed
@@ -28,6 +29,9 @@ READ_WAIT_S = 0.2
 FELL_BEHIND_HINT = (
     "tail, or the program that reads its output, fell behind the node: raise wal_keep_size on the node, or "
     "select fewer tables; with a state folder and an archive, cdcctl decode prints the missing changes"
+)
+LEFT_HINT = (
+    "changes that were printed from there on are not in the node: undo what they caused, then run the command again"
 )
 PrinterFor = Callable[[PrintContext], Printer]
 CountsByName = Mapping[str, int | float]
@@ -60,17 +64,28 @@ def tail(
         if databases:
             raise ConfigError("--database cannot be combined with --state", hint="a state folder defines its databases")
         node = dsn or settings.load(state, config).capture.dsn
-        counts = _tail_from_state(node, StateFolder(state), requested, printer_for)
+        with _on_one_branch(f"{LEFT_HINT}; if the daemons of the state delivered them too, see `cdcctl rewind`"):
+            counts = _tail_from_state(node, StateFolder(state), requested, printer_for)
     elif dsn is None or from_lsn is not None:
         raise ConfigError(
             "--from requires --state" if from_lsn is not None else "no node is named",
             hint="give a DSN to print changes from now on, or --state to start at any LSN of its catalog history",
         )
     else:
-        counts = _tail_from_now(dsn, databases, requested, wait_s, printer_for)
+        with _on_one_branch(LEFT_HINT):
+            counts = _tail_from_now(dsn, databases, requested, wait_s, printer_for)
     if form == Format.NULL.value:
         for name, value in counts.items():
             click.echo(f"{name} {value}", err=True)
+
+
+@contextmanager
+def _on_one_branch(hint: str) -> Iterator[None]:
+    """Give the error of a node that left the printed branch a hint for this command, which has delivered nothing."""
+    try:
+        yield
+    except DeadBranchDelivered as error:
+        raise DeadBranchDelivered(str(error), hint=hint) from error
 
 
 def _tail_from_now(

@@ -151,7 +151,7 @@ class EndToEndCheck:
     def _judge(self, observed: Observation, written: _SentMarker) -> None:
         """Check all legs that can still pass; a leg that passed or is broken does not change."""
         for name, found in (
-            (LegName.CAPTURE, self._capture),
+            (LegName.CAPTURE, self._capture if observed.engine is None else _engine_leg),
             (LegName.ARCHIVE, self._archive),
             (LegName.CONSUMER, self._consumer),
             (LegName.READERS, self._readers),
@@ -343,6 +343,19 @@ def _with_missing(leg: Leg, observed: Observation) -> Leg:
     if not observed.archiving.missing:
         return leg
     return replace(leg, reason=f"{leg.reason}; {missing_text(observed.archiving)}", hint=MISSING_WAL_HINT)
+
+
+def _engine_leg(observed: Observation, written: _SentMarker) -> Leg:
+    """Return whether an engine runs; it has no socket to ask, so the delivered position shows its progress."""
+    del written
+    engine = observed.engine
+    assert engine is not None, "the state belongs to one"
+    if observed.sidecar.hangs:
+        age_s = observed.sidecar.beat_age_s or 0
+        return Leg(LegEnd.BROKEN, f"{engine} hangs: its last heartbeat is {age_s:.0f} s old", engine.hint)
+    if not engine.is_running:
+        return Leg(LegEnd.BROKEN, str(engine), engine.hint)
+    return Leg(LegEnd.RESTS, f"{engine} captures and delivers")
 
 
 def _broken_process(process: Process) -> Leg:

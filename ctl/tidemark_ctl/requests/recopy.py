@@ -1,7 +1,8 @@
 """`cdcctl table recopy`: makes the request durable, and waits until they are copied.
 
-The request goes through the sidecar's control socket, or is written under the sidecar's lock if no sidecar runs. The
-command reads the remaining steps from the state repeatedly, so any process may do them, after any number of kills.
+The request goes through the sidecar's control socket, or is written under the sidecar's lock if no sidecar runs. An
+engine has no socket, and reads the requests from its state repeatedly: beside it the command writes the request itself.
+The command reads the remaining steps from the state repeatedly, so any process may do them, after any number of kills.
 """
 
 import time
@@ -26,6 +27,7 @@ from tidemark.wire.recopies import (
 )
 from tidemark.wire.state.copy_progress import Recopy
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
+from tidemark_ctl.views.embedded import START_HINT, embedded_engine
 from tidemark_ctl.views.processes import process_now, send_request, start_hint
 from tidemark_ctl.views.render import Tree
 
@@ -52,6 +54,8 @@ class TableRecopy:
         self._echo = echo
         self._wait_report = WaitReport(echo)
         self._generations: dict[TableKey, int] = {}
+        self._is_embedded = embedded_engine(store) is not None
+        self._deliverer = "engine" if self._is_embedded else "sidecar"
 
     def request(self) -> None:
         """Make the request durable."""
@@ -60,6 +64,9 @@ class TableRecopy:
         while not self._generations:
             if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 self._request_under_lock(after_lsn)
+                continue
+            if self._is_embedded:
+                self._write_request(after_lsn)
                 continue
             answer = send_request(self._store.folder, Role.SIDECAR, "recopy", content)
             if answer is not None:
@@ -76,11 +83,14 @@ class TableRecopy:
     def _request_under_lock(self, after_lsn: Lsn) -> None:
         try:
             with RoleLock.acquire(self._store.folder, Role.SIDECAR.value):
-                wall_us = SystemClock().wall_us()
-                self._generations = request_recopies(self._store, self._requested, after_lsn, wall_us)
+                self._write_request(after_lsn)
         except AlreadyRunning:
             return  # a sidecar was started meanwhile; the caller asks it
-        self._echo("requested; the sidecar does not run: the tables are copied when it is started")
+        self._echo(f"requested; the {self._deliverer} does not run: the tables are copied when it is started")
+
+    def _write_request(self, after_lsn: Lsn) -> None:
+        wall_us = SystemClock().wall_us()
+        self._generations = request_recopies(self._store, self._requested, after_lsn, wall_us)
 
     def wait(self) -> None:
         """Wait until all tables are copied; raise `NotComplete` if that cannot happen."""
@@ -88,9 +98,10 @@ class TableRecopy:
             marks = self._store.marks()
             about, missing = self._missing(marks, left)
             if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
+                start = START_HINT if self._is_embedded else start_hint(Role.SIDECAR)
                 raise NotComplete(
-                    f"{len(left)} tables have not been copied, and the sidecar does not run",
-                    hint=f"the request is kept; {start_hint(Role.SIDECAR)}",
+                    f"{len(left)} tables have not been copied, and the {self._deliverer} does not run",
+                    hint=f"the request is kept; {start}",
                 )
             self._check_time(missing)
             self._wait_report.report(about, missing)

@@ -15,6 +15,7 @@ from tidemark.model.table_name import TableName
 from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
+from tidemark_ctl.views.embedded import embedded_engine
 from tidemark_ctl.views.processes import process_now, send_request
 
 
@@ -60,6 +61,9 @@ class RecopyCancellation:
 
     def _cancel(self, keys: Sequence[TableKey]) -> None:
         if process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
+            if embedded_engine(self._store) is not None:  # it has no socket
+                cancel_recopies(self._store, keys, is_copying=True)
+                return
             send_request(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
             return
         try:

@@ -16,6 +16,7 @@ from tidemark.model.mode import Role, Stage
 from tidemark.wire.state.event_logs import Rewind, Switch
 from tidemark.wire.state.values import Archiving, MarkerKeys
 from tidemark_ctl.views.archive_tree import usecs_text
+from tidemark_ctl.views.embedded import EmbeddedEngine, embedded_engine
 from tidemark_ctl.views.processes import Process, process_now, process_tree
 from tidemark_ctl.views.render import Tree
 
@@ -39,6 +40,7 @@ class Observation:
     marker_keys: MarkerKeys
     archiving: Archiving  # as last recorded by a daemon
     access_error: str | None  # why the server's user cannot fill the spool
+    engine: EmbeddedEngine | None = None  # it delivers, in place of daemons
 
     @property
     def deliverer(self) -> Process | None:
@@ -60,7 +62,8 @@ def observe(store: StateStore, configured: ArchiveConfig, watchdog_s: float) -> 
         except NoArchive as error:
             archive = error
     sidecar, archiver = process_now(store, Role.SIDECAR, watchdog_s), process_now(store, Role.ARCHIVER, watchdog_s)
-    return Observation(view, sidecar, archiver, archive, store.marker_keys(), archiving, access_error)
+    engine = embedded_engine(store)
+    return Observation(view, sidecar, archiver, archive, store.marker_keys(), archiving, access_error, engine)
 
 
 def arriving_text(observed: Observation) -> str:
@@ -103,9 +106,15 @@ def stage_tree(observed: Observation) -> dict[str, Tree]:
         "owner": f"{owner.role}, process {owner.pid} on {owner.host}" if owner is not None else None,
         "since": usecs_text(last.at_us) if last is not None else None,
         "reason": last.reason if last is not None else None,
+        **({"engine": engine_text(observed.engine)} if observed.engine is not None else {}),
         **({"fenced": str(OvertakenState(view.overtaken))} if view.overtaken is not None else {}),
         "marker_keys": "one" if observed.marker_keys.are_one else f"{KeysDiffer()}; {KeysDiffer.hint}",
     }
+
+
+def engine_text(engine: EmbeddedEngine) -> str:
+    """Return which process has the state of an engine, and what to do, as one line."""
+    return f"this state belongs to {engine}; {engine.hint}"
 
 
 def following_tree(view: StateView) -> Tree:

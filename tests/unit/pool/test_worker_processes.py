@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -180,10 +179,8 @@ def test_a_stop_with_limit_0_kills_a_worker_that_never_returns(tmp_path: Path) -
         pool.submit([(sample(), 0)], 1)
         wait_until(lambda: lines(inside) != [])
         (pid,) = processes.pids
-        began_s = time.monotonic()
         assert len(pool.drain(0.0)) == 1
         processes.end()
-        assert time.monotonic() - began_s < 0.1
         wait_until(lambda: not is_alive(pid))
         assert pool.settled_units == 0
 

@@ -7,12 +7,12 @@ stretches: for each part with rows in the stretch, the columns are written once,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from tidemark.decode.render import line_text
-from tidemark.decode.render.column_texts import KEPT_BYTES, ColumnTexts, Int64Array, TextColumn
+from tidemark.decode.render.column_texts import KEPT_BYTES, ByteArray, ColumnTexts, Int64Array, TextColumn
 from tidemark.decode.render.json_columns import int64_column
 
 STRETCH_ROWS = 2048
@@ -53,8 +53,43 @@ class TransactionColumn(NamedTuple):
         return b"%d" % values[0] if (values == values[0]).all() else None
 
 
+class LineMemory(Protocol):
+    """The memory that lines are written to."""
+
+    def space(self) -> memoryview:
+        """Return the memory for the next lines; the same one until `take` or `enlarge` is called."""
+
+    def enlarge(self) -> None:
+        """Allocate more: the next line needs more than `space` has."""
+
+    def take(self, size: int) -> memoryview:
+        """Return the lines that were written: the first `size` bytes of `space`."""
+
+
+class ReusedBlock:
+    """Memory for one block of lines: the next block is written over it."""
+
+    def __init__(self) -> None:
+        self._block: ByteArray = np.empty(BLOCK_BYTES, np.uint8)
+
+    def space(self) -> memoryview:
+        """Return the whole block."""
+        return self._block.data
+
+    def enlarge(self) -> None:
+        """Double the memory."""
+        self._block = np.empty(2 * len(self._block), np.uint8)
+
+    def take(self, size: int) -> memoryview:
+        """Return the lines; a block that a long line needed is not used again."""
+        block = self._block
+        if len(block) > KEPT_BYTES:
+            self._block = np.empty(BLOCK_BYTES, np.uint8)
+        return block.data[:size]
+
+
 class LineBlock(NamedTuple):
-    """Some lines, and where the lines of each row end; both are in memory that is reused."""
+    """Some lines, and where the lines of each row end in them; the ends are in memory that is reused."""
 
     text: memoryview
     ends: Int64Array
@@ -65,22 +100,22 @@ class LineWriter:
 
     def __init__(self) -> None:
         self._texts = ColumnTexts()
-        self._out = np.empty(BLOCK_BYTES, np.uint8)
+        self._reused = ReusedBlock()
         self._ends = np.empty(STRETCH_ROWS, np.int64)
 
     def blocks(self, parts: Sequence[Lines]) -> Iterator[memoryview]:
         """Yield the lines of all parts in stream order, many at once; the memory is reused."""
-        return (block.text for block in self.line_blocks(parts))
+        return (block.text for block in self.line_blocks(parts, self._reused))
 
-    def line_blocks(self, parts: Sequence[Lines]) -> Iterator[LineBlock]:
-        """Yield the same as `blocks`, with the ends of the lines."""
+    def line_blocks(self, parts: Sequence[Lines], memory: LineMemory) -> Iterator[LineBlock]:
+        """Yield the same as `blocks`, with the ends of the lines; they are written to `memory`."""
         if not parts:
             return
         if len(parts) == 1:
             (part,) = parts
             for first in range(0, len(part.variants), STRETCH_ROWS):
                 count = min(STRETCH_ROWS, len(part.variants) - first)
-                yield from self._stretch([(part, first, count)], np.arange(count))
+                yield from self._stretch([(part, first, count)], np.arange(count), memory)
             return
         order = _order(parts)
         begins = np.cumsum([0, *(len(part.variants) for part in parts)])
@@ -93,14 +128,14 @@ class LineWriter:
             shift = np.cumsum(counts) - counts - taken - begins[:-1]
             present = np.flatnonzero(counts).tolist()
             stretch = [(parts[number], int(taken[number]), int(counts[number])) for number in present]
-            yield from self._stretch(stretch, order[first : first + STRETCH_ROWS] + shift[owners])
+            yield from self._stretch(stretch, order[first : first + STRETCH_ROWS] + shift[owners], memory)
             taken += counts
 
-    def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Int64Array) -> Iterator[LineBlock]:
+    def _stretch(
+        self, stretch: Sequence[tuple[Lines, int, int]], order: Int64Array, memory: LineMemory
+    ) -> Iterator[LineBlock]:
         """Yield the lines of some rows (part, first, count); `order` has their indexes in the stretch."""
         self._texts.clear()
-        if len(self._out) > KEPT_BYTES:
-            self._out = np.empty(BLOCK_BYTES, np.uint8)
         program = _Program(self._texts)
         variants = [program.add(part, first, count) for part, first, count in stretch]
         rows = [np.arange(count) for _, _, count in stretch]
@@ -118,16 +153,15 @@ class LineWriter:
                 order.data,
                 line,
                 len(order),
-                self._out.data,
+                memory.space(),
                 used.data,
                 self._ends.data,
             )
             if line == begun:
-                self._out = np.empty(2 * len(self._out), np.uint8)
+                memory.enlarge()
             elif used[0]:
-                yield LineBlock(
-                    self._out.data[: used[0]], self._ends[begun : len(order) if line == line_text.DONE else line]
-                )
+                end = len(order) if line == line_text.DONE else line
+                yield LineBlock(memory.take(int(used[0])), self._ends[begun:end])
 
 
 class _Program:

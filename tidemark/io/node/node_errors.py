@@ -126,6 +126,21 @@ class AheadOfNode(NodeUnfit):
     )
 
 
+class StandbyBehind(NodeUnreachable):
+    """A standby that has restarted has not replayed WAL that it sent before its restart; it will, or is promoted."""
+
+    hint = (
+        "it is tried again until the standby has replayed or received this WAL; if its primary is lost, promote the "
+        "standby: the stream continues where the new timeline begins"
+    )
+
+
+class StandbyPromoted(NodeUnreachable):
+    """A standby that was promoted after its timeline was read; the next connection reads its history."""
+
+    hint = "no action is needed: the connection is made again"
+
+
 class TimelineUnknown(NodeUnfit):
     """Our timeline is not in the node's history, or it was left before our position."""
 

@@ -18,7 +18,15 @@ import psycopg
 from psycopg import pq
 
 from tidemark.io.node.dsn import complete_dsn, describe_dsn
-from tidemark.io.node.node_errors import TimelineUnknown, WrongNode, connection_error, replication_error
+from tidemark.io.node.node_errors import (
+    AheadOfNode,
+    StandbyBehind,
+    StandbyPromoted,
+    TimelineUnknown,
+    WrongNode,
+    connection_error,
+    replication_error,
+)
 from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import CorruptWal, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn, parse_lsn
@@ -67,6 +75,7 @@ class WalStream:
         """Connect; raise a specific error on failure."""
         self.where = describe_dsn(dsn)
         self._timeline = TimelineId(0)
+        self._node_timeline = TimelineId(0)  # when it was identified; 0: never
         self._received_lsn = Lsn(0)
         self._heard_s = time.monotonic()
         self._streaming = False
@@ -117,7 +126,8 @@ class WalStream:
         identifier, timeline, lsn = (_text(result, column) for column in range(3))
         if expected is not None and int(identifier) != expected:
             raise WrongNode(f"{self.where} is the cluster {identifier}, not {expected}")
-        return NodeIdentity(SystemIdentifier(int(identifier)), TimelineId(int(timeline)), parse_lsn(lsn))
+        self._node_timeline = TimelineId(int(timeline))
+        return NodeIdentity(SystemIdentifier(int(identifier)), self._node_timeline, parse_lsn(lsn))
 
     def is_standby(self) -> bool:
         """Return whether the node is in recovery; a promotion keeps the connection, becoming a standby ends it."""
@@ -131,7 +141,13 @@ class WalStream:
 
     def start(self, start_lsn: Lsn, timeline: TimelineId) -> TimelineEnd | None:
         """Start streaming; return the timeline's end if it is at `start_lsn`."""
-        result = self._command(start_command(start_lsn, timeline))
+        try:
+            result = self._command(start_command(start_lsn, timeline))
+        except TimelineUnknown as error:
+            before = self._node_timeline
+            if before and self.identify().timeline != before:
+                raise StandbyPromoted(str(error)) from error
+            raise
         self._timeline, self._received_lsn = timeline, start_lsn
         if result.status == pq.ExecStatus.COPY_BOTH:
             self._streaming = True
@@ -233,11 +249,23 @@ class WalStream:
                 self._drain()
                 return self._timeline_end(result)
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            raise replication_error(result, self.where, self._doing())
+            error = replication_error(result, self.where, self._doing())
+            if isinstance(error, AheadOfNode) and self._may_reach_start():
+                raise StandbyBehind(str(error))
+            raise error
         raise NodeUnreachable(
             f"{self.where}, {self._doing()}: the node closed the stream",
             hint="see the log of the node; a daemon retries automatically",
         )
+
+    def _may_reach_start(self) -> bool:
+        """Return whether a node that does not have the start of the stream may have it later.
+
+        A standby that has restarted sends only WAL that it has replayed, until it streams from its primary again
+        (GetStandbyFlushRecPtr, walsender.c). NB: a promotion since leaves no standby, but another timeline.
+        """
+        self._drain()
+        return self.is_standby() or self.identify().timeline != self._timeline
 
     def _timeline_end(self, result: pq.abc.PGresult) -> TimelineEnd:
         if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:

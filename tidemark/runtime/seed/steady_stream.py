@@ -1,6 +1,7 @@
 """A node's stream of WAL that survives broken connections, for commands that follow a node in the foreground.
 
-Connecting again is safe: a server never sends WAL that a crash could remove, so the next byte is requested. A lost
+Connecting again is safe: a server never sends WAL that a crash could remove, so the next byte is requested. A standby
+that restarts has it again once it has replayed or received it; until then the connection is tried again. A lost
 primary may have sent WAL that its successor does not have: the stream then continues at the fork, behind which WAL was
 read before, and `WalDecoding` determines whether that was a part of one record, which is dropped, or was decoded.
 The daemons have a network thread instead (`tidemark.runtime.capture.network`).
@@ -12,6 +13,8 @@ from contextlib import closing
 from types import TracebackType
 from typing import Self
 
+from tidemark.engine.retry import Backoff
+from tidemark.io.node.node_errors import StandbyBehind
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
@@ -20,7 +23,8 @@ from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES
 
 RECONNECT_S_MAX = 60.0  # how long an unreachable node is tolerated
-RECONNECT_PAUSE_S = 0.2
+REPLAY_S_MAX = 600.0  # how long a standby may replay after a restart: twice the default of checkpoint_timeout
+RECONNECT_PAUSE_S, RECONNECT_PAUSE_S_MAX = 0.2, 2.0  # the pause doubles
 
 
 def check_stream(dsn: str, system_identifier: SystemIdentifier) -> None:
@@ -49,7 +53,9 @@ class SteadyStream:
         self._next_lsn = Lsn(start_lsn // PAGE_BYTES * PAGE_BYTES)
         self._timeline = timeline
         self._stream: WalStream | None = None
-        self._disconnected_since_s: float | None = None
+        self._backoff = Backoff(RECONNECT_PAUSE_S, RECONNECT_PAUSE_S_MAX)
+        self._is_behind = False  # the last connection was made, and its standby had not replayed what we have
+        self._failing_since_s: float | None = None  # for the same reason
 
     def __enter__(self) -> Self:
         return self
@@ -75,6 +81,9 @@ class SteadyStream:
         return None
 
     def _event(self, wait_s: float) -> StreamEvent | None:
+        if pause_s := min(wait_s, self._backoff.wait_s(time.monotonic())):
+            time.sleep(pause_s)
+            return None
         try:
             if self._stream is None:
                 self._stream = WalStream(self._dsn)
@@ -88,17 +97,22 @@ class SteadyStream:
             self.close()
             if not self._was_connected:
                 raise  # an error of the first connection is raised at once
-            now_s = time.monotonic()
-            if self._disconnected_since_s is None:
-                self._disconnected_since_s = now_s
-                if self._on_disconnect is not None:
-                    self._on_disconnect(error)
-            if now_s - self._disconnected_since_s > RECONNECT_S_MAX:
+            if not self._may_wait(error):
                 raise
-            time.sleep(min(RECONNECT_PAUSE_S, wait_s))
             return None
-        self._disconnected_since_s = None
+        self._failing_since_s = None
+        self._backoff.succeeded()
         return event
+
+    def _may_wait(self, error: NodeUnreachable) -> bool:
+        """Return whether to connect again after an error; report the first one of each reason."""
+        now_s, is_behind = time.monotonic(), isinstance(error, StandbyBehind)
+        if self._failing_since_s is None or is_behind != self._is_behind:
+            self._failing_since_s, self._is_behind = now_s, is_behind
+            if self._on_disconnect is not None:
+                self._on_disconnect(error)
+        self._backoff.failed(now_s)
+        return now_s - self._failing_since_s <= (REPLAY_S_MAX if is_behind else RECONNECT_S_MAX)
 
     def _find_fork(self, stream: WalStream) -> None:
         """Check that the node is ours, and whether its history left our timeline before the WAL that was received."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from tidemark.wire.state.process_log import Owner
 
+EMBEDDED = "tidemark.Engine"  # the consumer of an engine's state: a daemon over it would deliver elsewhere
+
 
 @dataclass(frozen=True, slots=True)
 class PluginUse:
@@ -40,3 +42,8 @@ class PluginLog:
 
     consumer: str  # its name
     uses: Mapping[str, PluginUses]  # by role
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether an engine in an application delivers from this state, and no daemon."""
+        return self.consumer == EMBEDDED
