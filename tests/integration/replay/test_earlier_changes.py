@@ -173,6 +173,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
             late.stop()
             late.options[TABLES_VARIABLE] = "*.*"
             late.start()
+            late.catch_up()  # it has listed its tables: the lake has all changes from then on
             run_all(cluster, LATER[:LANDED])
             late.catch_up()
             feed_by_hand(late.folder, root / "late" / "lake", READER)
@@ -363,7 +364,7 @@ def test_rows_that_log_keep_days_would_delete_are_counted_with_the_remedy(captur
     before, after = captured.after[EARLIER[EARLIER.index(statement) - 1]], captured.after[statement]
     set_forward(archive, before, after, seconds=-3 * 86_400)
     config = tmp_path / "tidemark.toml"
-    config.write_text('[[lake.tables]]\ntable = "public.keyed"\nlog_keep_days = 2\n')
+    config.write_text('[[lake.tables]]\npattern = "public.keyed"\nlog_keep_days = 2\n')
     old = replace(captured, archive=archive)
     report = json.loads(
         succeeded(old.add(captured.late_lake(tmp_path), "public.keyed", "--config", config, "--json")).out
