@@ -20,6 +20,7 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.local_path import lake_location, local_path
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.python_program import python_program
 from tidemark.io.host.systemd import ALIVE, READY, notify
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
@@ -40,7 +41,7 @@ from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_sessio
 from tidemark.pipeline.driver.standalone_master import wait_for_master
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.landing.formats import opened_landing
-from tidemark.pipeline.landing.lake_epoch import hold_lake
+from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
 from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
@@ -124,8 +125,7 @@ def _run_at(
         hold = when_available(opening, store_wait, stop, once=given.once)
         if hold is None:
             return
-        if hold.beside is not None:
-            log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
+        _log_others(hold, log)
         when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
         _check_batch_bytes(given, outbox, log)
         checkpoint = given.checkpoint or str(folder.root / "spark")
@@ -176,6 +176,14 @@ def _run_at(
             if not stop.wait(SIGNAL_S):
                 raise
         run.reason = _reason(stop)
+
+
+def _log_others(hold: LakeHold, log: Log) -> None:
+    """Log which other pipelines write to the lake."""
+    if hold.beside is not None:
+        log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
+    for other in hold.others:
+        log.warning("another pipeline is running on this lake", other=str(other))
 
 
 def _serve_metrics(
@@ -289,7 +297,7 @@ def _revive(log: Log) -> None:
     log.warning("pipeline restarts", revival=revivals)
     os.environ[REVIVALS_VARIABLE] = str(revivals)
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "tidemark.pipeline", *sys.argv[1:]])  # noqa: S606 - ourselves
+    os.execv(sys.executable, python_program("tidemark.pipeline", *sys.argv[1:]))  # noqa: S606 - ourselves
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
