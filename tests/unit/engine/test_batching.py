@@ -88,7 +88,7 @@ def test_commits_that_arrive_close_together_are_delivered_together() -> None:
     assert RATE_MAX * 0.9 <= len(made) <= RATE_MAX + BURST + 2
 
 
-class Waiting:
+class WaitedTime:
     """A counter of the time in which tasks waited, and its clock."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Waiting:
 
 
 def test_a_host_is_busy_from_one_share_of_waiting_until_a_smaller_one() -> None:
-    waiting = Waiting()
+    waiting = WaitedTime()
     load = HostLoad(waiting.counted_s)
     assert not load.measure(waiting.now_s), "the first reading has none to compare with"
     shares = [BUSY_FROM - 0.01, BUSY_FROM + 0.01, BUSY_UNTIL + 0.01, BUSY_UNTIL - 0.01, BUSY_FROM - 0.01]
@@ -119,7 +119,7 @@ def test_a_host_is_busy_from_one_share_of_waiting_until_a_smaller_one() -> None:
 
 
 def test_a_host_without_the_counter_is_never_busy_and_one_that_loses_it_no_longer() -> None:
-    waiting = Waiting()
+    waiting = WaitedTime()
     load = HostLoad(waiting.counted_s)
     load.measure(waiting.now_s)
     assert waiting.is_busy_after(load, 1.0)
@@ -146,7 +146,7 @@ def test_a_busy_host_makes_no_difference_without_a_busy_linger_time_or_without_a
 
 
 def test_a_host_that_is_no_longer_busy_delivers_as_before() -> None:
-    waiting = Waiting()
+    waiting = WaitedTime()
     pacing = DeliveryPacing(200.0, 0.005, 0.02, HostLoad(waiting.counted_s))
     for share in (0.0, 1.0, 0.0):
         waiting.let_pass(WINDOW_S, share)
