@@ -43,7 +43,6 @@ from tidemark.pipeline.earlier.new_log import create_log
 from tidemark.pipeline.earlier.whole_replica import LAST_ORDINAL, WholeReplica
 from tidemark.pipeline.failpoints import EarlierFailpoint, Failpoint
 from tidemark.pipeline.failures import first_reason, reports_full_disk
-from tidemark.pipeline.lake.lake_lock import LakeInUse
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.report import NoTable, OpenedLake
@@ -281,9 +280,7 @@ def add_earlier_changes(
     with ExitStack() as stack:
         found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())
         stack.enter_context(RoleLock.acquire(found.folder, f"pipeline-{reader}"))
-        hold = stack.enter_context(hold_lake(lake, found.outbox.identity, found.capture.facts(), reader))
-        if hold.beside is not None:
-            raise LakeInUse(f"{lake} is written by {hold.beside}", hint="stop that pipeline first")
+        stack.enter_context(hold_lake(lake, found.outbox.identity, found.capture.facts(), reader, alone=True))
         with StateStore.open(folder, read_only=True) as store:
             view, known = store.view(), store.plugins()
         plugins = load_plugins(loaded, "the configuration")

@@ -29,7 +29,7 @@ def adopt_lake(state: Path, *, lake: str, config: Path | None, reader: str, yes:
         assert isinstance(sequence, int)
         click.echo(f"{lake} contains the changes up to {listed['position']}, value {sequence} of the outbox", err=True)
         for fault in _faults(lake, config):
-            click.echo(f"does not match the positions of the lake, and will count as diverged: {fault}", err=True)
+            click.echo(f"does not match the positions of the lake: {fault}", err=True)
         if not yes:
             click.confirm(f"Let reader {reader} go back to this position?", abort=True)
         with store.transaction(None) as transaction:

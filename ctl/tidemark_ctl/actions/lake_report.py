@@ -10,7 +10,7 @@ from tidemark.model.errors import ExitCode
 from tidemark_ctl.views.lake_tables import check_tree, description_tree, list_tree
 from tidemark_ctl.views.render import Tree, show
 
-PROGRAM = "tidemark.pipeline.lake.report"
+PROGRAM = "tidemark.pipeline.landing.lake_reports"
 
 
 def list_tables(lake: str, config: Path | None, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a lake for people, from the report of `tidemark.pipeline.lake.report`."""
+"""The tables of a lake for people, from a report of `tidemark.pipeline.landing.lake_reports`."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,20 +1,16 @@
 """What a batch of small changes does not do: it starts no process, and lists no folder of a log or replica."""
 
-import ctypes
-import os
-import struct
 import sys
 from pathlib import Path
 
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import ScriptedTable
+from tests.support.processes.watched_folders import WatchedFolders
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 BATCHES = 5
 PYTHON = {"os.listdir", "os.scandir", "os.fork", "os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"}
-IN_ACCESS, IN_ISDIR = 0x1, 0x40000000  # inotify(7): a folder is accessed when its entries are read
-EVENT = struct.Struct("iIII")
 
 
 class AuditedCalls:
@@ -28,34 +24,6 @@ class AuditedCalls:
     def _record(self, event: str, _args: tuple[object, ...]) -> None:
         if self.is_active and event in PYTHON:
             self.seen.append(event)
-
-
-class WatchedFolders:
-    """Counts how often any program lists one of some folders."""
-
-    def __init__(self, folders: list[Path]) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._descriptor = libc.inotify_init1(os.O_NONBLOCK)
-        for folder in folders:
-            assert libc.inotify_add_watch(self._descriptor, os.fsencode(folder), IN_ACCESS) >= 0, ctypes.get_errno()
-
-    def listings(self) -> int:
-        """Return the number since the last call."""
-        found = 0
-        while True:
-            try:
-                events = os.read(self._descriptor, 1 << 16)
-            except BlockingIOError:
-                return found
-            at = 0
-            while at < len(events):
-                _, mask, _, length = EVENT.unpack_from(events, at)
-                found += bool(mask & IN_ISDIR and not length)
-                at += EVENT.size + length
-
-    def close(self) -> None:
-        """Watch no longer."""
-        os.close(self._descriptor)
 
 
 def test_a_small_batch_starts_no_process_and_lists_no_folder(tmp_path: Path) -> None:

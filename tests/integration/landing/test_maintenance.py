@@ -35,6 +35,7 @@ from tidemark.pipeline.landing.metrics import (
     PipelineMetrics,
 )
 from tidemark.pipeline.merge import clustering
+from tidemark.pipeline.merge.clustering import Reclustered
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.table_writes import Upkeep
 
@@ -259,7 +260,7 @@ def test_an_unexpected_error_ends_the_maintenance_of_no_other_table(
 ) -> None:
     fed, recluster = FedLake(tmp_path), clustering.recluster
 
-    def failing(table: LakeTable, *arguments: object, **named: object) -> int | None:
+    def failing(table: LakeTable, *arguments: object, **named: object) -> Reclustered | None:
         if table.uri.endswith("log"):
             raise KeyError("a column")
         return recluster(table, *arguments, **named)  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ class MetadataService:
     web_token: str = "web token"
     status: HTTPStatus = HTTPStatus.OK
     text: str | None = None  # in place of credentials
+    requests: int = 0  # so far
 
     @property
     def endpoint(self) -> str:
@@ -36,6 +37,7 @@ class MetadataService:
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: str) -> tuple[HTTPStatus, str]:
         """Return what a request gets."""
+        self.requests += 1
         if self.status is not HTTPStatus.OK:
             return self.status, ""
         if (method, path) == ("POST", "/"):

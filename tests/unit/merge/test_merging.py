@@ -71,8 +71,8 @@ class NotesReplica:
 
     def maintain(self) -> int:
         table = self._opened()
-        version = recluster(table, KEY, Lock())
-        return table.version if version is None else version
+        made = recluster(table, KEY, Lock())
+        return table.version if made is None else made.version
 
     def _opened(self) -> LakeTable:
         return LakeTable(self.uri, APP)

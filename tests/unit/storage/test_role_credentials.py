@@ -102,6 +102,19 @@ def test_an_answer_without_credentials_is_refused_without_its_content(service: M
     assert "FI" not in f"{refused.value}{refused.value.__cause__}"
 
 
+@pytest.mark.parametrize(("vendor", "attempts"), [("Amazon EC2", ATTEMPTS), ("QEMU", 1), (None, 1)])
+def test_a_machine_that_is_none_of_amazon_is_asked_once(
+    vendor: str | None, attempts: int, service: MetadataService, tmp_path: Path
+) -> None:
+    file = tmp_path / "sys_vendor"
+    if vendor is not None:
+        file.write_text(f"{vendor}\n")
+    service.status = HTTPStatus.NOT_FOUND
+    with pytest.raises(BadStore, match="no role provides any"):
+        RoleCredentials({}, metadata=service.endpoint, machine=[file])
+    assert service.requests == attempts
+
+
 def test_a_token_that_cannot_be_sent_is_not_printed(service: MetadataService) -> None:
     given = {FULL_URI: f"{service.endpoint}/container", "AWS_CONTAINER_AUTHORIZATION_TOKEN": "a\nsecret"}
     with pytest.raises(BadStore, match="cannot be sent") as refused:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.pipeline.storage.lake_store import Publish
+from tidemark.pipeline.storage.lake_store import Publish, Stamp
 from tidemark.pipeline.storage.stores import store_of
 
 LOG_FOLDER = "_delta_log"
@@ -44,13 +44,13 @@ def commit_path(uri: str, version: int) -> str:
 
 def write_commit(
     path: str, change: FileChange, transactions: Mapping[str, int], metadata: Mapping[str, str], token: int
-) -> None:
-    """Commit `change` as the file `path`; raise `FileExistsError` if there is such a commit.
+) -> Stamp:
+    """Commit `change` as the file `path`, and return its stamp, as `Publish`; raise `FileExistsError` if it exists.
 
     The content is durable when the commit becomes visible; its entry in the folder is not yet.
     """
     with staged_commit(path, change, transactions, metadata, token) as publish:
-        publish(path)
+        return publish(path)
 
 
 @contextmanager

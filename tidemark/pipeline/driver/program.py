@@ -40,7 +40,7 @@ from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_sessio
 from tidemark.pipeline.driver.standalone_master import wait_for_master
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.landing.formats import opened_landing
-from tidemark.pipeline.landing.lake_epoch import hold_lake
+from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
 from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
@@ -124,8 +124,7 @@ def _run_at(
         hold = when_available(opening, store_wait, stop, once=given.once)
         if hold is None:
             return
-        if hold.beside is not None:
-            log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
+        _log_others(hold, log)
         when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
         _check_batch_bytes(given, outbox, log)
         checkpoint = given.checkpoint or str(folder.root / "spark")
@@ -176,6 +175,14 @@ def _run_at(
             if not stop.wait(SIGNAL_S):
                 raise
         run.reason = _reason(stop)
+
+
+def _log_others(hold: LakeHold, log: Log) -> None:
+    """Log which other pipelines write to the lake."""
+    if hold.beside is not None:
+        log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
+    for other in hold.others:
+        log.warning("another pipeline is running on this lake", other=str(other))
 
 
 def _serve_metrics(

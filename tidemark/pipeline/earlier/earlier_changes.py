@@ -33,6 +33,7 @@ from tidemark.pipeline.lake.files.partitions import divided
 from tidemark.pipeline.lake.folders import LOG, table_app
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX
 from tidemark.pipeline.lake.layout import Constants, Shapes
+from tidemark.pipeline.lake.log_order import PLACE, ranges_of
 from tidemark.pipeline.lake.positions import Positions, TablePosition
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS
@@ -43,7 +44,6 @@ from tidemark.pipeline.sinks.logshape import log_rows
 from tidemark.pipeline.sinks.steps import Delivered, PackedRun, Rows, Step, before, last_position, steps
 
 UNFINISHED = "cdcctl table add was interrupted"  # the reason of the break of an attempt
-_PLACE = ("_tli", "_commit_lsn", "_ordinal")
 _NO_CAPTURE_HINT = "select the table (select.tables), restart the daemons, and let the pipeline write its first change"
 
 
@@ -174,13 +174,16 @@ class EarlierChanges:
 
         A copy shows all commits before its LSN, and may show one that begins there.
         """
-        applied, found = self._log.applied, list[tuple[Position, bool]]()
+        applied = self._log.applied
         with self._log.reading():
-            for batch in self._log.scan((*_PLACE, "_op")):
-                if batch.num_rows:
-                    found = [min([_first(batch), *found])]
-        first, is_copied = found[0] if found else (applied.position, bool(applied.generation))
+            found = next(filter(None, map(self._first_in, ranges_of(self._log))), None)
+        first, is_copied = found or (applied.position, bool(applied.generation))
         return replace(first, ordinal=0) if is_copied else first
+
+    def _first_in(self, part: pc.Expression) -> tuple[Position, bool] | None:
+        """Return the least position of rows of the log in a range, and whether it is that of a copied row."""
+        batches = self._log.scan((*PLACE, "_op"), part)
+        return min((_first(batch) for batch in batches if batch.num_rows), default=None)
 
     def _earlier(self, items: Sequence[Delivered]) -> Sequence[Delivered]:
         found = []
@@ -224,7 +227,7 @@ class EarlierChanges:
         if laid_out is None:
             raise LakeFailed(f"{self._uri} has no place for the columns {', '.join(rows.schema.names)}")
         if self._first is None:
-            self._first = Position(*(rows.column(name)[0].as_py() for name in _PLACE))
+            self._first = Position(*(rows.column(name)[0].as_py() for name in PLACE))
         encodings = arrow_encodings(laid_out.drop_columns(list(self._log.partition)))
         for values, part in divided(laid_out, self._log.partition):
             self._written.added.append(write_file(self._uri, part, encodings, partition=values))
@@ -252,8 +255,8 @@ def _check(table: TablePosition) -> None:
 
 def _first(batch: pa.RecordBatch) -> tuple[Position, bool]:
     """Return the least position in a batch, and whether it is that of a copied row."""
-    for name in _PLACE:
+    for name in PLACE:
         column = batch.column(name)
         batch = batch.filter(pc.equal(column, pc.min(column)))
-    timeline, lsn, ordinal, op = (batch.column(name)[0].as_py() for name in (*_PLACE, "_op"))
+    timeline, lsn, ordinal, op = (batch.column(name)[0].as_py() for name in (*PLACE, "_op"))
     return Position(TimelineId(timeline), Lsn(lsn), ordinal), op == Op.COPY.value

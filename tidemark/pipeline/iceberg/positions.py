@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from pyiceberg.catalog.sql import IcebergNamespaceProperties as Property
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError
 from sqlalchemy import delete, insert, update
 
-from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
@@ -64,6 +65,19 @@ class _TableForm:
 
 _LAKE_FORM: JsonForm[_LakeForm] = JsonForm(_LakeForm)
 _TABLE_FORM: JsonForm[_TableForm] = JsonForm(_TableForm)
+
+
+def owner_of(catalog: SqlCatalog) -> Identity | None:
+    """Return the capture whose lake a catalog is, as its identity without versions and outbox; None: it is no lake."""
+    with translated("the catalog"):
+        try:
+            found = catalog.load_namespace_properties(NAMESPACE)
+        except NoSuchNamespaceError:
+            return None
+    if _LAKE not in found:
+        return None
+    lake = _LAKE_FORM.read(found[_LAKE].encode())
+    return Identity(lake.capture, SystemIdentifier(int(lake.system_identifier)), "", 0, 0, 0)
 
 
 class CatalogPositions:

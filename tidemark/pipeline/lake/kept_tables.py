@@ -9,6 +9,7 @@ folder do not show is detected as well.
 from collections import OrderedDict
 from collections.abc import Mapping
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_BEHIND
 from tidemark.pipeline.delta_log.commits import has_commit, log_stamp
@@ -18,6 +19,9 @@ from tidemark.pipeline.lake.table_properties import NO_PROPERTIES
 from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.storage.stores import store_of
 
+if TYPE_CHECKING:
+    from tidemark.pipeline.storage.lake_store import Stamp
+
 KEPT_MAX = 2048  # a log and a replica of 1,000 tables; each needs 0.03 MB, and 0.7 MB with 2,000 files
 
 
@@ -25,7 +29,7 @@ class KeptTables:
     """The open tables of one lake, by URI; used by several threads, each for other tables."""
 
     def __init__(self) -> None:
-        self._tables: OrderedDict[str, tuple[LakeTable, tuple[int | str, ...]]] = OrderedDict()
+        self._tables: OrderedDict[str, tuple[LakeTable, Stamp]] = OrderedDict()
         self._lock = Lock()
 
     def open(
@@ -49,7 +53,7 @@ class KeptTables:
         """Keep a table whose last write succeeded."""
         if not table.exists or table.has_new_checkpoint:
             return
-        stamp = log_stamp(table.uri, table.version)
+        stamp = table.stamp
         if not stamp:
             return
         with self._lock:

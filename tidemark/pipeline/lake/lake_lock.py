@@ -61,6 +61,11 @@ class LakeHolder:
         """Host and path of the state folder."""
         return self.state_host or self.host, self.state
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Host, state folder and reader: of pipelines with equal ones, one runs at a time."""
+        return self.host, *self.state_place, self.reader
+
     def __str__(self) -> str:
         at = f" on {self.state_host}" if self.state_host else ""
         return (
@@ -136,6 +141,7 @@ class LakeLock:
         return cls(descriptor)
 
     is_newest = False  # no other pipeline can have the lock
+    others = ()  # `beside` is the only one
 
     def check(self) -> None:
         """Do nothing: no other process takes the lock before this one ends."""
@@ -147,6 +153,10 @@ class LakeLock:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock."""
         os.close(self._descriptor)
 
 

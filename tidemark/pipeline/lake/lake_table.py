@@ -28,7 +28,7 @@ from tidemark.pipeline.delta_log.applied import (
     transactions_of,
 )
 from tidemark.pipeline.delta_log.commit_files import CHECKPOINT_EVERY, FileChange, commit_path, write_commit
-from tidemark.pipeline.delta_log.commits import TOKEN, last_transactions, new_token
+from tidemark.pipeline.delta_log.commits import TOKEN, last_transactions, log_stamp, new_token
 from tidemark.pipeline.delta_log.durability import sync_checkpoint, sync_commit, sync_data_files, sync_log
 from tidemark.pipeline.delta_log.lineage import (
     NEVER_WRITTEN,
@@ -50,6 +50,7 @@ from tidemark.pipeline.lake.table_errors import (
     unavailable_store,
 )
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS, NO_PROPERTIES, table_properties
+from tidemark.pipeline.storage.lake_store import Stamp
 from tidemark.pipeline.storage.stores import open_delta, storage_options, store_of
 from tidemark.pipeline.storage.turns import waiting
 
@@ -105,6 +106,7 @@ class LakeTable:
         self._properties, self._checkpoint_every = properties, checkpoint_every
         self._delta: DeltaTable | None = None
         self._ahead = 0  # own commits that `_delta` lacks
+        self._stamped: tuple[int, Stamp] = (-1, ())  # the version of the last commit written here, and its stamp
         self._schema: pa.Schema | None = None
         self._id: str | None = None
         self.fits: object = None  # what its present columns were found to fit
@@ -136,6 +138,12 @@ class LakeTable:
     def version(self) -> int:
         """Return the version of the snapshot; -1 if the table does not exist."""
         return self._delta.version() + self._ahead if self._delta is not None else -1
+
+    @property
+    def stamp(self) -> Stamp:
+        """Return a value that differs after the last commit was replaced (`log_stamp`); () if it is missing."""
+        version, stamp = self._stamped
+        return stamp if stamp and version == self.version else log_stamp(self.uri, self.version)
 
     @property
     def recorded(self) -> Recorded:
@@ -433,8 +441,9 @@ class LakeTable:
         transactions, metadata = transactions_of(self.app, applied, token), metadata_of(self.app, applied, token)
         self._make_durable()
         sync_data_files(self.uri, [action.path for action in change.added])
-        write_commit(commit_path(self.uri, self.version + 1), change, transactions, metadata, token)
+        stamp = write_commit(commit_path(self.uri, self.version + 1), change, transactions, metadata, token)
         self._ahead += 1
+        self._stamped = (self.version, stamp)
         self.applied, self._token = applied, token
         if self._files is not None:
             self._files = changed(self._files, change, self._file_fields)

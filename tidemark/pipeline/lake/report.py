@@ -1,23 +1,13 @@
-"""`python -m tidemark.pipeline.lake.report`: the program behind `cdcctl lake`; prints one JSON object.
-
-    list LAKE CONFIG               the tables: folder, state, position, versions
-    describe LAKE CONFIG TABLE     one table, its columns, and lines that read it in other programs
-    check LAKE CONFIG              versions, files and positions of every table, against the positions table
-
-CONFIG: the configuration with the options of an object store, or empty.
+"""What `cdcctl lake` prints of a lake of Delta tables (`tidemark.pipeline.landing.lake_reports`).
 
 Nothing is written, and a running pipeline is not disturbed: a table may be ahead of what is printed.
 """
 
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from tidemark.io.process.config_loading import load_config
-from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
+from tidemark.model.errors import ConfigError, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.model.table_name import TableName
 from tidemark.pipeline.delta_log.damage import damage_of
@@ -29,7 +19,6 @@ from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, TYPE
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
 from tidemark.pipeline.lake.table_properties import SOURCE
-from tidemark.pipeline.storage.stores import open_lake
 from tidemark.wire.state.values import Identity
 
 LakeReport = None | bool | int | float | str | Sequence["LakeReport"] | Mapping[str, "LakeReport"]
@@ -239,29 +228,3 @@ def _faults(table: TablePosition, delta: LakeDelta, *, reads_files: bool) -> Ite
     damage = damage_of(delta.uri, is_read=lambda _path: reads_files)
     if damage:
         yield damage
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Print one report; return the exit status: 1 if a check found a fault."""
-    what, root, config, *more = arguments
-    reports: Mapping[str, Callable[[OpenedLake], dict[str, LakeReport]]] = {
-        "list": listed,
-        "describe": lambda lake: described(lake, lake.find(more[0])),
-        "check": lambda lake: checked(lake, reads_files=bool(more)),
-    }
-    try:
-        open_lake(root, load_config(Path(config) if config else None, os.environ).lake)
-        report = reports[what](OpenedLake(root))
-    except TidemarkError as error:
-        sys.stderr.write(f"cdcctl: {error}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
-        return error.exit_code
-    sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
-    return ExitCode.UNEXPECTED if report.get("faults") else ExitCode.SUCCESS
-
-
-if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # NB: Arrow's threads may still read ahead; destroying its C++ objects meanwhile occasionally ends in SIGABRT.
-    os._exit(status)

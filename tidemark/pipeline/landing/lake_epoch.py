@@ -7,11 +7,12 @@ request, of which only one succeeds, and deletes the objects of earlier ones. A 
 older one: it ends at its next batch, or while it is idle. A batch that it has begun may still commit: a commit is
 conditional, and has its position, so that nothing is lost or doubled. The younger one opens the lake again then.
 
-The hosts of one capture each run a pipeline (`tidemark.pipeline.lake.lake_lock`): they do not end each other.
+The hosts of one capture each run a pipeline (`tidemark.pipeline.lake.lake_lock`): they do not end each other. A command
+that must not write beside any pipeline is refused while one is running (`running_pipelines`).
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from tidemark.pipeline.delta_log.commits import new_token
 from tidemark.pipeline.lake.lake_lock import HOLDER, LakeHolder, LakeInUse, LakeLock, this_pipeline
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.landing.running_pipelines import ALIVE_S, FOLDER, AliveObject, SeenPipeline, running_pipelines
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.store_errors import BadStore
 from tidemark.pipeline.storage.stores import is_remote, store_of
@@ -31,9 +33,9 @@ from tidemark.wire.capture_facts import CaptureFacts
 from tidemark.wire.json_form import JsonMismatch
 from tidemark.wire.state.values import Identity
 
-FOLDER = "_pipeline"
 TAKES_MAX = 20  # attempts, each of which another pipeline that starts at this moment prevented
 IDLE_CHECK_S = 5.0
+STOP_FIRST = "stop that pipeline first"
 _DIGITS = 16
 
 
@@ -54,6 +56,10 @@ class LakeHold(Protocol):
     def is_newest(self) -> bool:
         """Return whether a commit of another pipeline can only be one of an older one, which ends."""
 
+    @property
+    def others(self) -> Sequence[SeenPipeline]:
+        """Return the pipelines that were running when this one began: they end, or are those of other hosts."""
+
     def check(self) -> None:
         """Raise `LakeTaken` if another pipeline took over the lake."""
 
@@ -71,7 +77,9 @@ class LakeEpoch:
 
     def __init__(self, root: str, holder: LakeHolder, epoch: int) -> None:
         self._root, self._holder = root, holder
+        self.others = tuple(one for one in running_pipelines(root) if one.holder.place != holder.place)
         self._path = _path(root, epoch)
+        self._alive = AliveObject(root, holder, epoch)
         self._checked_s = time.monotonic()
         self.beside: LakeHolder | None = None
 
@@ -119,6 +127,7 @@ class LakeEpoch:
         """Raise `LakeTaken` if another pipeline took over the lake."""
         self._checked_s = time.monotonic()
         if store_of(self._root).exists(self._path):
+            self._alive.renew()
             return
         newest, other = newest_holder(self._root)
         if other is None or not self._holder.is_beside(other):
@@ -134,7 +143,8 @@ class LakeEpoch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        """Keep the object: it names the last pipeline."""
+        """Keep the object of the epoch: it names the last pipeline."""
+        self._alive.delete()
 
 
 def _check_conditional(store: LakeStore, path: str, other: bytes) -> None:
@@ -148,13 +158,32 @@ def _check_conditional(store: LakeStore, path: str, other: bytes) -> None:
         )
 
 
-def hold_lake(root: str, identity: Identity, facts: CaptureFacts, reader: str) -> LakeHold:
-    """Acquire the lock of a local lake, or take the epoch of one in an object store."""
+def hold_lake(root: str, identity: Identity, facts: CaptureFacts, reader: str, *, alone: bool = False) -> LakeHold:
+    """Acquire the lock of a local lake, or take the epoch of one in an object store.
+
+    With `alone` raise `LakeInUse` if a pipeline of another host is running, which otherwise may write as well.
+    """
     state_host = facts.host if facts.host != host_name() else ""
     state, keys = Path(facts.state), facts.marker_keys
     if is_remote(root):
+        if alone:
+            _check_alone(root, this_pipeline(identity, state, reader, keys, state_host))
         return LakeEpoch.take(root, identity, state, reader, keys, state_host=state_host)
-    return LakeLock.acquire(Path(root), identity, state, reader, keys, state_host=state_host)
+    lock = LakeLock.acquire(Path(root), identity, state, reader, keys, state_host=state_host)
+    if alone and lock.beside is not None:
+        lock.close()
+        raise LakeInUse(f"{root} is written by {lock.beside}", hint=STOP_FIRST)
+    return lock
+
+
+def _check_alone(root: str, own: LakeHolder) -> None:
+    """Raise `LakeInUse` if a pipeline of the lake is running; one whose lock this process has is dead."""
+    for one in running_pipelines(root):
+        if one.holder.place != own.place:
+            raise LakeInUse(
+                f"{root} is written by {one}",
+                hint=f"{STOP_FIRST}; one that was killed counts as running for {ALIVE_S:.0f} s",
+            )
 
 
 def newest_holder(root: str) -> tuple[int, LakeHolder | None]:

@@ -257,14 +257,14 @@ class Maintenance:
                 table.cleared = table.recorded
                 if table.unused_at_s < begun_s:
                     table.unused_at_s = math.inf
-        version = None
+        made = None
         if snapshot is not None:
-            version = recluster(snapshot, upkeep.key, lock, rows_max=upkeep.rows_max, bytes_max=table.step_bytes)
+            made = recluster(snapshot, upkeep.key, lock, rows_max=upkeep.rows_max, bytes_max=table.step_bytes)
         self._metrics.maintenance_steps.inc()
-        if version is not None:
+        if made is not None:
             with self._lock:
                 self._results.committed.add(folder)
-        elif deleted < most:
+        if deleted < most and (made is None or made.is_complete):
             table.maintained = table.recorded
 
     def _attempt(self, folder: str, table: _DueTable, work: Callable[[str, _DueTable], None]) -> None:

@@ -38,10 +38,18 @@ SMALL_ROWS, SMALL_BYTES = FILE_ROWS_MIN, 1 << 20  # of a run that is combined at
 DEPTH_MAX = 4  # files between whose bounds a key may be: each costs half a millisecond to check
 
 
+@dataclass(frozen=True, slots=True)
+class Reclustered:
+    """A commit of maintenance; `is_complete`: another call would find nothing to do if there were no later commits."""
+
+    version: int
+    is_complete: bool
+
+
 def recluster(
     table: LakeTable, key: Sequence[str], lock: Lock, *, rows_max: int = 0, bytes_max: int = WORK_BYTES
-) -> int | None:
-    """Rewrite files of the snapshot `table` that are small or overlap; return the version of the commit.
+) -> Reclustered | None:
+    """Rewrite files of the snapshot `table` that are small or overlap; return the commit.
 
     None: there was nothing to do. `rows_max` bounds the rows of a file; 0: by the size of the table, for a replica. One
     call rewrites files of at most `bytes_max` bytes. `lock`: of the table. Raises `MaintenanceLost`, also for a column
@@ -55,7 +63,8 @@ def recluster(
         if gone:
             raise MaintenanceLost(f"the column {gone[0]} no longer exists")
         fields = [table.schema.field(name) for name in key]
-        files = KeyedFiles(FileReader(table.uri, table.schema), table.files(key), fields)
+        present = table.files(key)
+        files = KeyedFiles(FileReader(table.uri, table.schema), present, fields)
         rows_max = rows_max or file_rows(files.rows)
         writer = FileWriter(table.uri, key, rows_max, partition=table.partition, data_change=False)
         change = FileChange()
@@ -68,7 +77,8 @@ def recluster(
     passed(MaintenanceFailpoint.MAINTENANCE_WRITTEN)
     version = commit_maintenance(table.uri, change, table.version, lock)
     passed(MaintenanceFailpoint.MAINTENANCE_COMMITTED)
-    return version
+    left = KeyedFiles(files.reader, changed(present, change, fields), fields)
+    return Reclustered(version, is_complete=not planned(left, rows_max, bytes_max))
 
 
 def _rewritten(table: LakeTable, files: KeyedFiles, writer: FileWriter, group: Sequence[int]) -> list[AddAction]:

@@ -6,7 +6,7 @@ filter on its range, for which most files are skipped by their statistics.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,14 @@ from tidemark.model.change import Op
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.log_order import PLACE, is_after, is_before, ranges_of
 from tidemark.pipeline.replay.refusal import reading
 from tidemark.pipeline.sinks.changelog import expired_lsn
 
 PART_BYTES = 64 << 20  # of a part's rows as they are stored
 PART_ROWS_MIN = 10_000
 RANGES_MAX = 1 << 16  # that are counted at once
-_PLACE = ["_tli", "_commit_lsn", "_ordinal"]
-_ORDER = [(name, "ascending") for name in _PLACE]
+_ORDER = [(name, "ascending") for name in PLACE]
 
 
 class LogRows:
@@ -32,7 +32,7 @@ class LogRows:
     def __init__(self, log: LakeTable, rows_max: int) -> None:
         self._log = log
         with reading(log.uri):
-            files = log.files(["_commit_lsn"])
+            files = log.files(PLACE)
         rows, size = (int(pc.sum(files.column(name)).as_py() or 0) for name in ("num_records", "size_bytes"))
         fitting = PART_BYTES * rows // size if size else rows_max
         self._part_rows = min(rows_max, max(PART_ROWS_MIN, fitting))
@@ -41,20 +41,22 @@ class LogRows:
 
     def first(self, after: Position, where: pc.Expression) -> Position | None:
         """Return the position of the first change after another one that matches `where`; rows of copies are none."""
-        found: Position | None = None
-        wanted = _is_after(after) & where & (pc.field("_op") != Op.COPY.value)
-        for batch in self._scan(_PLACE, wanted):
-            row = pa.Table.from_batches([batch]).sort_by(_ORDER).slice(0, 1).to_pylist()[0]
-            place = Position(TimelineId(row["_tli"]), Lsn(row["_commit_lsn"]), row["_ordinal"])
-            found = place if found is None else min(found, place)
-        return found
+        wanted = is_after(after) & where & (pc.field("_op") != Op.COPY.value)
+        with reading(self._log.uri):
+            ranges = list(ranges_of(self._log))
+        for part in ranges:
+            batches = list(self._scan(PLACE, wanted & part))
+            if batches:
+                row = pa.Table.from_batches(batches).sort_by(_ORDER).slice(0, 1).to_pylist()[0]
+                return Position(TimelineId(row["_tli"]), Lsn(row["_commit_lsn"]), row["_ordinal"])
+        return None
 
     def has_dated(self, after: Position, before: Position | None) -> bool:
         """Return whether there is a change with a commit time between two positions."""
         dated = pc.field("_commit_time").is_valid()
-        return self.first(after, dated if before is None else dated & _is_before(before)) is not None
+        return self.first(after, dated if before is None else dated & is_before(before)) is not None
 
-    def _scan(self, columns: list[str], where: pc.Expression) -> Iterator[pa.RecordBatch]:
+    def _scan(self, columns: Sequence[str], where: pc.Expression) -> Iterator[pa.RecordBatch]:
         with reading(self._log.uri):
             for batch in self._log.scan(columns, where):
                 if batch.num_rows:
@@ -62,9 +64,9 @@ class LogRows:
 
     def parts(self, after: Position, before: Position | None) -> Iterator[pa.Table]:
         """Yield the rows after one position and before another one in stream order, without those of TRUNCATEs."""
-        wanted = _is_after(after) & (pc.field("_op") != Op.TRUNCATE.value)
+        wanted = is_after(after) & (pc.field("_op") != Op.TRUNCATE.value)
         if before is not None:
-            wanted &= _is_before(before)
+            wanted &= is_before(before)
         timelines: set[int] = set()
         for batch in self._scan(["_tli"], wanted):
             timelines.update(batch.column(0).unique().to_pylist())
@@ -111,19 +113,3 @@ class LogRows:
                     wider[number >> 1] += count
                 counts = wider
         return counts, 1 << shift
-
-
-def _is_after(position: Position) -> pc.Expression:
-    timeline, lsn, ordinal = (pc.field(name) for name in _PLACE)
-    in_commit = (lsn == position.commit_lsn) & (ordinal > position.ordinal)
-    return (timeline > position.timeline) | (
-        (timeline == position.timeline) & ((lsn > position.commit_lsn) | in_commit)
-    )
-
-
-def _is_before(position: Position) -> pc.Expression:
-    timeline, lsn, ordinal = (pc.field(name) for name in _PLACE)
-    in_commit = (lsn == position.commit_lsn) & (ordinal < position.ordinal)
-    return (timeline < position.timeline) | (
-        (timeline == position.timeline) & ((lsn < position.commit_lsn) | in_commit)
-    )

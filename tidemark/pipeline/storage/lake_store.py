@@ -13,13 +13,16 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-Publish = Callable[[str], None]
-"""Makes staged content visible under a name; raises `FileExistsError` if a file has this name."""
+Stamp = tuple[int | str, ...]
+Publish = Callable[[str], Stamp]
+"""Makes staged content visible under a name; raises `FileExistsError` if a file has this name.
+
+Returns the file's stamp (`LakeStore.stamp`); () if it is not known without asking.
+"""
 ParquetSource: TypeAlias = str | pa.NativeFile
 """What PyArrow reads a Parquet file from."""
 WriteParquet = Callable[[ParquetSource], None]
 """Writes a Parquet file to a sink."""
-Stamp = tuple[int | str, ...]
 PIECE_BYTES = 1 << 20
 READ_BYTES_MAX = 512 << 20  # of a file that is read as a whole; a commit of 2,000 files with 1,600 columns has 400 MB
 
@@ -62,6 +65,9 @@ class LakeStore(Protocol):
 
     def staged(self, path: str, content: bytes, token: int) -> AbstractContextManager[Publish]:
         """Write durable content that is not visible yet, for a file near `path`; `token` is in no other content."""
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write a small file as a whole; one of this name is replaced."""
 
     def parquet_source(self, path: str) -> ParquetSource:
         """Return what a Parquet file is read from."""

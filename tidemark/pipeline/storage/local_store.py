@@ -10,7 +10,7 @@ from time import time
 
 import pyarrow as pa
 
-from tidemark.io.host.disk import sync, write_all
+from tidemark.io.host.disk import replace_file, sync, write_all
 from tidemark.pipeline.storage.lake_store import (
     PIECE_BYTES,
     ParquetSource,
@@ -23,6 +23,7 @@ from tidemark.pipeline.storage.lake_store import (
 from tidemark.pipeline.storage.turns import waiting
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FILE_MODE = 0o644
 SYNCED_AT_ONCE = 8  # files: a journal of the file system commits what several threads wait for together
 
 
@@ -85,6 +86,10 @@ class LocalStore:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(name)  # noqa: PTH108
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write and sync a file, then rename it."""
+        replace_file(Path(path), content, _FILE_MODE)
 
     def parquet_source(self, path: str) -> ParquetSource:
         """Return what a Parquet file is read from."""
@@ -190,13 +195,14 @@ class LocalStore:
         return 0
 
 
-def _link(staged: str, path: str) -> None:
+def _link(staged: str, path: str) -> Stamp:
     try:
         os.link(staged, path)
     except FileExistsError:
         # NB: NFS repeats a link whose reply was lost: the staged file then has its second name already (link(2)).
         if os.stat(staged).st_nlink != 2:  # noqa: PTH116 - a Path needs a variable; its names: staged and path
             raise
+    return ()  # the folder changes once more, when the staged name is removed
 
 
 def _sync_file(path: str) -> None:

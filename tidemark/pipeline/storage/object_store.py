@@ -119,7 +119,7 @@ class ObjectStore:
             return self._opened().head(self._key(path))["size"]
 
     def stamp(self, path: str) -> Stamp:
-        """Return the ETag and time of an object; () if it is missing."""
+        """Return the ETag, version and size of an object; () if it is missing."""
         try:
             with self._asking(path):
                 found = self._opened().head(self._key(path))
@@ -128,12 +128,17 @@ class ObjectStore:
         except StoreUnavailable:
             self.check()  # the answer to a HEAD has no reason
             raise
-        return str(found["e_tag"]), str(found["version"]), found["last_modified"].isoformat(), found["size"]
+        return _stamp(found["e_tag"], found["version"], found["size"])
 
     @contextmanager
     def staged(self, path: str, content: bytes, token: int) -> Iterator[Publish]:  # noqa: ARG002 - as the port has it
         """Write nothing: one conditional request writes the object and makes it visible."""
         yield lambda name: self._create(name, content)
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write an object."""
+        with self._writing(path):
+            self._opened().put(self._key(path), content, use_multipart=False)
 
     def parquet_source(self, path: str) -> ParquetSource:
         """Return the content of a file: a request costs more than a few MB. A larger one is read in ranges.
@@ -225,8 +230,7 @@ class ObjectStore:
         known = self._clock
         if known is None or monotonic() - known[1] > CLOCK_S:
             path = f"{self.root}/{CLOCK}"
-            with self._writing(path):
-                self._opened().put(self._key(path), b"", use_multipart=False)
+            self.replace(path, b"")
             known = self._clock = (self.modified_s(path), monotonic())
         return known[0] + monotonic() - known[1]
 
@@ -321,26 +325,26 @@ class ObjectStore:
             credential_provider=provide,
         )
 
-    def _create(self, path: str, content: bytes) -> None:
+    def _create(self, path: str, content: bytes) -> Stamp:
         """Create an object; raise `FileExistsError` if there is another one of this name."""
         for _ in range(CREATES_MAX):
             try:
                 with self._writing(path):
-                    self._opened().put(self._key(path), content, mode="create", use_multipart=False)
+                    made = self._opened().put(self._key(path), content, mode="create", use_multipart=False)
             except StoreUnavailable:
                 # The answer may have been lost: then the object has our content, which no other content equals.
                 if self._content(path) == content:
-                    return
+                    return ()
                 raise
             except FileExistsError:
                 found = self._content(path)
                 if found == content:
-                    return
+                    return ()
                 if found is not None:
                     raise
                 # NB: a store also refuses a request beside another one for this name, of which nothing may be left.
             else:
-                return
+                return _stamp(made["e_tag"], made["version"], len(content))
         raise self._failure(path, OSError(f"{CREATES_MAX} requests to create {path} were refused, but it is missing"))
 
     def _content(self, path: str) -> bytes | None:
@@ -384,6 +388,10 @@ class ObjectStore:
     def _failure(self, path: str, error: BaseException) -> StoreUnavailable:
         renewed = f"; {self._source.fault}" if self._source.fault else ""
         return StoreUnavailable(f"{path}: {unavailable_reason(str(error))}{renewed}")
+
+
+def _stamp(e_tag: str | None, version: str | None, size: int) -> Stamp:
+    return () if e_tag is None else (e_tag, str(version), size)
 
 
 def _is_copy(copied: "ObjectMeta", source: "ObjectMeta") -> bool:

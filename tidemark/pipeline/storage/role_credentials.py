@@ -12,7 +12,8 @@ No proxy of the environment is used.
 import http.client
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from tidemark.pipeline.storage.store_errors import BadStore
 from tidemark.pipeline.storage.web_identity import assumed_role, is_web_identity
 
 ANSWER_S: Final = 1.0  # it is on this machine, or one hop away
-ATTEMPTS = 3  # at the start: a machine that boots may not answer yet
+ATTEMPTS = 3  # at the start, where credentials are expected: a machine that boots may not answer yet
 RETRY_S = 10.0  # after a failed renewal
 RENEW_BEFORE_S = 300.0  # EC2 has new credentials at least five minutes before the old ones expire
 TOKEN_S = 21_600  # how long a token of the metadata is valid; a renewal asks for a new one
@@ -35,6 +36,8 @@ _CONTAINER_TOKEN, _CONTAINER_TOKEN_FILE = "AWS_CONTAINER_AUTHORIZATION_TOKEN", "
 METADATA_ENDPOINT, METADATA_DISABLED = "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_DISABLED"
 _CONTAINER_HOST, _METADATA = "http://169.254.170.2", "http://169.254.169.254"
 _ROLE = "/latest/meta-data/iam/security-credentials/"
+_MACHINE = tuple(Path("/sys/class/dmi/id") / name for name in ("sys_vendor", "bios_version"))
+_AMAZON = "amazon"  # in the first one on machines of EC2 with Nitro, in the second one with Xen
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +58,27 @@ class RoleCredentials:
         *,
         wall_s: Callable[[], float] = time.time,
         pause: Callable[[float], None] = time.sleep,
+        metadata: str = _METADATA,
+        machine: Sequence[Path] = _MACHINE,
     ) -> None:
-        """Fetch them; raise `BadStore` if there are none. `wall_s`: the time, in seconds since 1970."""
+        """Fetch them; raise `BadStore` if there are none. `wall_s`: the time, in seconds since 1970.
+
+        `metadata`: the address of the metadata if the environment names none. `machine`: files that name the vendor of
+        this machine. Where nothing shows that there are credentials, they are asked for once.
+        """
         self._environment, self._wall_s = environment, wall_s
+        self._metadata = metadata
         self._lock = Lock()
         self._present = Credentials("", "")
         self._renew_at_s = 0.0
         self.fault = ""  # why the last renewal failed
-        for attempt in range(ATTEMPTS):
+        is_expected = self._is_expected
+        attempts = ATTEMPTS if is_expected or _is_of_amazon(machine) else 1
+        for attempt in range(attempts):
             self._renew()
             if not self.fault:
                 return
-            if attempt < ATTEMPTS - 1 and self._is_expected:
+            if attempt < attempts - 1 and is_expected:
                 pause(ANSWER_S)
         raise BadStore(
             f"there are no credentials for the object store, and no role provides any: {self.fault}",
@@ -128,13 +140,21 @@ class RoleCredentials:
     def _machine(self) -> Mapping[str, object]:
         if self._is_disabled:
             raise ValueError(f"{METADATA_DISABLED} is set")
-        url = self._environment.get(METADATA_ENDPOINT, "") or _METADATA
+        url = self._environment.get(METADATA_ENDPOINT, "") or self._metadata
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
         token = {"X-aws-ec2-metadata-token": _asked(url, "PUT", "/latest/api/token", ttl).strip()}
         role = _asked(url, "GET", _ROLE, token).split("\n")[0].strip()
         if not role:
             raise ValueError("this machine has no role")
         return _object(_asked(url, "GET", _ROLE + quote(role), token))
+
+
+def _is_of_amazon(machine: Sequence[Path]) -> bool:
+    for file in machine:
+        with suppress(OSError, UnicodeDecodeError):
+            if _AMAZON in file.read_text(encoding="utf-8").lower():
+                return True
+    return False
 
 
 def _asked(url: str, method: str, target: str, headers: Mapping[str, str]) -> str:
