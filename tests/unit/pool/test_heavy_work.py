@@ -36,7 +36,7 @@ ORDERS = (Order.NONE, Order.TOTAL)
 
 
 @dataclass
-class HeavyWork:
+class SleepingWork:
     """Code of an application at all three places. At one of them, threads of the pool sleep until they are woken."""
 
     sleeps_in: str
@@ -64,7 +64,7 @@ class HeavyWork:
 
 
 class HeavySerializer(Serializer):
-    def __init__(self, work: HeavyWork) -> None:
+    def __init__(self, work: SleepingWork) -> None:
         self._work = work
 
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
@@ -76,10 +76,10 @@ def _calculate(step: int) -> int:
     return step
 
 
-class Stream:
+class PooledStream:
     """A pool with its consumer, and the groups that the consumer has taken."""
 
-    def __init__(self, store: StateStore, work: HeavyWork, order: Order, workers: int) -> None:
+    def __init__(self, store: StateStore, work: SleepingWork, order: Order, workers: int) -> None:
         self.taken = 0
         self._work, self._workers = work, workers
 
@@ -135,9 +135,9 @@ def thread_of(read: Callable[[], object]) -> threading.Thread:
 def test_while_all_workers_sleep_in_the_application_the_stream_is_read_up_to_the_bound_of_bytes(
     store: StateStore, order: Order, place: str, workers: int
 ) -> None:
-    work = HeavyWork(place)
+    work = SleepingWork(place)
     at_once = 1 if (place, order) == ("handler", Order.TOTAL) else workers  # of the order
-    with Stream(store, work, order, workers) as stream:
+    with PooledStream(store, work, order, workers) as stream:
         groups = stream.groups(2 * UP_TO_BOUND, GROUP_BYTES)
         reader = thread_of(lambda: stream.consumer.on_events(groups))
         wait_until(lambda: (len(work.asleep), stream.taken) == (at_once, UP_TO_BOUND))
@@ -159,8 +159,8 @@ def test_the_calls_of_the_reading_thread_grow_neither_with_the_workers_nor_with_
     store: StateStore, order: Order
 ) -> None:
     def calls(workers: int, steps: int, groups: int = 20) -> int:
-        work = HeavyWork("transform", steps)
-        with Stream(store, work, order, workers) as stream:
+        work = SleepingWork("transform", steps)
+        with PooledStream(store, work, order, workers) as stream:
             stream.put_all_workers_to_sleep()
             with counted_calls() as found:
                 stream.consumer.on_events(stream.groups(groups))
