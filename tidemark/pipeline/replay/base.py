@@ -181,7 +181,7 @@ class ReplayedTable:
                 raise ReplayRefused(
                     f"{self._name}: its log has a break: changes after {gap.after} and before {gap.to} are missing, "
                     f"and earlier ones may have been changed: {gap.reason}",
-                    hint=f"choose a moment after the copy at {gap.to}, or recover a base backup of the node",
+                    hint=f"choose a moment after the copy at {gap.to}, or name a base backup (--base-backup)",
                 )
             if end is None or end > gap.after:
                 until = " are missing" if gap.is_open else f" and before {gap.to} are missing"
