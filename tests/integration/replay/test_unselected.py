@@ -34,7 +34,7 @@ TABLES, EXCLUDED = "TIDEMARK_SELECT__TABLES", "TIDEMARK_SELECT__EXCLUDE_TABLES"
 CREATE = "CREATE TABLE account (id int PRIMARY KEY, note text)"
 
 
-class Captured:
+class Unselected:
     """A capture without a copy, its lake, and the rows of `account` at moments."""
 
     def __init__(self, sidecar: Sidecar, lake: Path) -> None:
@@ -91,7 +91,7 @@ class Captured:
 
 
 @pytest.fixture
-def captured(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Captured]:
+def captured(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Unselected]:
     with capturing(cluster, database, tmp_path) as found:
         yield found
 
@@ -99,14 +99,14 @@ def captured(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Captur
 @contextmanager
 def capturing(
     cluster: Cluster, database: str, root: Path, *, copy: bool = False, excluded: str = ""
-) -> Iterator[Captured]:
+) -> Iterator[Unselected]:
     with initialised(cluster, database, root, copy=copy, **{TABLES: "public.*", EXCLUDED: excluded}) as sidecar:
         sidecar.start()
         sidecar.catch_up()  # it has planned its copies, and found no table
-        yield Captured(sidecar, root / "lake")
+        yield Unselected(sidecar, root / "lake")
 
 
-def fill(captured: Captured) -> Lsn:
+def fill(captured: Unselected) -> Lsn:
     """Create the table in the stream, with one row; return a moment after it, before a later change."""
     captured.sql(CREATE)
     before = captured.sql("INSERT INTO account VALUES (1, 'first')")
@@ -114,7 +114,7 @@ def fill(captured: Captured) -> Lsn:
     return before
 
 
-def test_a_table_that_returns_without_a_copy_is_refused_from_its_leave_on(captured: Captured) -> None:
+def test_a_table_that_returns_without_a_copy_is_refused_from_its_leave_on(captured: Unselected) -> None:
     before = fill(captured)
     captured.restart(**{EXCLUDED: "public.account"})
     away = captured.sql("UPDATE account SET note = 'missed'")
@@ -138,7 +138,7 @@ def test_a_table_that_returns_without_a_copy_is_refused_from_its_leave_on(captur
         assert f"its changes after {left} and before {gap.to} are missing: {NOT_SELECTED}" in captured.refused(moment)
 
 
-def test_a_quiet_table_that_returns_is_refused_as_well(captured: Captured) -> None:
+def test_a_quiet_table_that_returns_is_refused_as_well(captured: Unselected) -> None:
     """No change of its own says that changes are missing."""
     fill(captured)
     captured.restart(**{EXCLUDED: "public.account"})
@@ -149,7 +149,7 @@ def test_a_quiet_table_that_returns_is_refused_as_well(captured: Captured) -> No
     assert "are missing" in captured.refused(EndOfLake())
 
 
-def test_a_copy_or_a_truncation_after_the_return_shows_the_rows_again(captured: Captured) -> None:
+def test_a_copy_or_a_truncation_after_the_return_shows_the_rows_again(captured: Unselected) -> None:
     fill(captured)
     captured.restart(**{EXCLUDED: "public.account"})
     captured.sql("UPDATE account SET note = 'missed'")
@@ -197,7 +197,7 @@ def test_a_table_that_ddl_moves_out_of_the_selection_and_back_has_the_gap_betwee
             assert "are missing" in captured.refused(EndOfLake())
 
 
-def test_a_start_without_changes_between_leaves_a_gap_that_is_known_once(captured: Captured) -> None:
+def test_a_start_without_changes_between_leaves_a_gap_that_is_known_once(captured: Unselected) -> None:
     """Killed starts repeat what they report until it is delivered, and a later one reports nothing again."""
     fill(captured)
     captured.land()
@@ -231,7 +231,7 @@ def test_tables_that_are_selected_when_the_capture_begins_are_not_reported(
         assert "the log has no complete copy of it" in captured.refused(EndOfLake(), "late")
 
 
-def test_a_replica_from_the_log_and_the_description_name_the_gap(captured: Captured) -> None:
+def test_a_replica_from_the_log_and_the_description_name_the_gap(captured: Unselected) -> None:
     fill(captured)
     captured.restart(**{EXCLUDED: "public.account"})
     captured.sql("UPDATE account SET note = 'missed'")
@@ -248,12 +248,12 @@ def test_a_replica_from_the_log_and_the_description_name_the_gap(captured: Captu
     assert not to.exists()
 
 
-def captured_end(captured: Captured) -> str:
+def captured_end(captured: Unselected) -> str:
     """Return the LSN up to which the lake has everything."""
     return format_lsn(OpenedLake(str(captured.lake)).positions.applied.position.commit_lsn)
 
 
-def test_a_leaf_that_a_root_takes_over_ends_and_begins_with_the_configuration(captured: Captured) -> None:
+def test_a_leaf_that_a_root_takes_over_ends_and_begins_with_the_configuration(captured: Unselected) -> None:
     captured.sql("CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)")
     captured.sql("CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (100)")
     captured.sql("INSERT INTO parts VALUES (1, 'own name')")
