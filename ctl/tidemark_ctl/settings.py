@@ -11,6 +11,7 @@ from tidemark.io.process.config import Config
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import StateError
 
 WRITTEN_BY_INIT = "tidemark.toml"
 
@@ -18,13 +19,22 @@ WRITTEN_BY_INIT = "tidemark.toml"
 def config_path(state: Path, config: Path | None) -> Path | None:
     """Return the file to read; None if there is none, so that every key has its default."""
     written = state / WRITTEN_BY_INIT
-    return config or (written if written.exists() else None)
+    if config is not None:
+        return config
+    try:
+        return written if written.exists() else None
+    except OSError as error:
+        hint = (
+            "run the command as the user of the capture, and check the permissions of the folder and of those above it"
+        )
+        raise StateError(f"the state folder {state} cannot be read: {error.strerror}", hint=hint) from error
 
 
 def load(state: Path, config: Path | None) -> Config:
     """Return the configuration, with the overrides of the environment."""
+    path = config_path(state, config)
     ports = assigned_ports(StateFolder(state))
-    return load_config(config_path(state, config), os.environ, ports.defaults() if ports is not None else None)
+    return load_config(path, os.environ, ports.defaults() if ports is not None else None)
 
 
 def load_with_folder(state: Path, config: Path | None) -> tuple[Config, StateFolder]:

@@ -23,10 +23,13 @@ class TerminalLog:
 
 def _print(event: str, fields: dict[str, object]) -> None:
     hint = fields.pop("hint", "")
+    reason = fields.pop("error", "")
+    if reason:
+        fields.pop("kind", None)
     texts = [
         f"{key}={format_lsn(value) if is_lsn(key) and isinstance(value, int) else value}"
         for key, value in fields.items()
     ]
-    click.echo(": ".join(filter(None, ("cdcctl", event, " ".join(texts)))), err=True)
+    click.echo(": ".join(filter(None, ("cdcctl", event, str(reason), " ".join(texts)))), err=True)
     if hint:
         click.echo(f"  hint: {hint}", err=True)

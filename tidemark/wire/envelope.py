@@ -19,8 +19,8 @@ class DamagedValue(StateError):
 
     hint = "a disk or another program damaged the state folder: see `cdcctl status`; restore it, or run `init` again"
 
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"damaged value in the state: {key}: {reason}")
+    def __init__(self, key: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"damaged value in the state: {key}: {reason}", hint=hint)
         self.key = key
 
 

@@ -67,7 +67,7 @@ def init(
     if lake is not None and from_spool is None:
         raise ConfigError("--lake requires --from-spool", hint="omit --lake: a new state begins with a first copy")
     archive = archive and archive.absolute()  # daemons and the server have other working folders
-    if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
+    if from_spool is None and config is None and settings.config_path(state, None) is None:
         _write_settings(state, dsn, databases, tables, archive)
     chosen = settings.load(state, config)
     _check_same(

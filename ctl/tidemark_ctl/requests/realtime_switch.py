@@ -358,6 +358,8 @@ def slow_archiving(node: NodeArchiving) -> str:
     if node.may_switch:
         return ""
     until = (
-        f"after archive_timeout = {node.timeout_s} s, or" if node.timeout_s else "only, since archive_timeout is off,"
+        f"after archive_timeout = {node.timeout_s} s, or when it is full"
+        if node.timeout_s
+        else "only when it is full, because archive_timeout is off"
     )
-    return f": EXECUTE on pg_switch_wal() is not granted, so a segment is archived {until} when it is full"
+    return f": EXECUTE on pg_switch_wal() is not granted, so a segment is archived {until}"

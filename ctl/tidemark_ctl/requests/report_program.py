@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+from tidemark.io.host.python_program import python_program
 from tidemark.model.errors import ExitCode
 from tidemark_ctl.termination import cleaning_up_at_sigterm
 from tidemark_ctl.views.render import Tree
@@ -16,7 +17,7 @@ def report_of(module: str, *arguments: str) -> dict[str, Tree]:
 
     A signal to end waits until the program has removed its files.
     """
-    status, out = _run([sys.executable, "-m", module, *arguments])
+    status, out = _run(python_program(module, *arguments))
     if status != ExitCode.SUCCESS or not out:
         sys.exit(status or ExitCode.INTERNAL)
     report: dict[str, Tree] = json.loads(out)

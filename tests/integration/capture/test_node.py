@@ -43,7 +43,15 @@ def test_each_requirement_that_a_node_lacks_is_reported_by_name(new_cluster: New
         node.check_fitness()
     assert caught.value.exit_code == ExitCode.NODE_UNFIT
     assert "wal_level = logical" in caught.value.hint
-    made.configure(reload=False, wal_level="logical", full_page_writes="off")
+    made.configure(reload=False, max_wal_senders="0")
+    made.restart()
+    with Node(made.dsn(user="plain")) as node, pytest.raises(WalLevelTooLow) as all_faults:
+        node.check_fitness()
+    for text in ("wal_level = replica", "max_wal_senders = 0", "the role plain", "lacks REPLICATION"):
+        assert text in str(all_faults.value)
+    for text in ("wal_level = logical", "max_wal_senders in", "ALTER ROLE"):
+        assert text in all_faults.value.hint
+    made.configure(reload=False, max_wal_senders="10", wal_level="logical", full_page_writes="off")
     made.restart()
     with Node(made.dsn()) as node, pytest.raises(FullPageWritesOff):
         node.check_fitness()

@@ -58,7 +58,8 @@ class WalLevelLowered(NodeUnfit):
     """From here on WAL lacks information that decoding needs."""
 
     hint = (
-        "set wal_level=logical and full_page_writes=on, then make a new first copy: changes in between are not in WAL"
+        "set wal_level = logical and full_page_writes = on, then create a new state with cdcctl init, which copies all "
+        "rows again: changes in between are not in WAL"
     )
 
 

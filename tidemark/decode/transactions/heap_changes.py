@@ -54,7 +54,10 @@ class RowNotLogged(NodeUnfit):
     Before PostgreSQL 17, only such records show a standby the `wal_level` of its primary.
     """
 
-    hint = "set wal_level=logical on the primary and restart it, then make a new first copy: this row is not in WAL"
+    hint = (
+        "set wal_level = logical on the primary and restart it, then create a new state with cdcctl init, which copies "
+        "all rows again: this row is not in WAL"
+    )
 
 
 class _RowHandling(Enum):

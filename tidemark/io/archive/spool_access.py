@@ -22,8 +22,8 @@ class ServerCannotArchive(ConfigError):
 
     hint = (
         "put the users of the server and of the capture into one group, restart the server so that it has the "
-        "group, set capture.group to the group and run cdcctl init again; or set archive.filled_by = "
-        '"pg_receivewal"'
+        "group, set capture.group to the group in a configuration file and run cdcctl init --config FILE; or set "
+        'archive.filled_by = "pg_receivewal"'
     )
 
 

@@ -65,6 +65,12 @@ class UnknownPageSize(NodeUnfit):
     hint = "Tidemark reads servers built with 8 kB pages, as all packages are"
 
 
+class NoWalSenders(NodeUnfit):
+    """A server that streams no WAL."""
+
+    hint = "set max_wal_senders in the node's postgresql.conf to at least 2 and restart it"
+
+
 class RoleLacksReplication(NodeUnfit):
     """The role of the DSN may not stream WAL."""
 
@@ -202,28 +208,45 @@ class Node:
         )
 
     def check_fitness(self) -> NodeFacts:
-        """Return the facts of the node; raise a specific error for the first thing that prevents a capture."""
+        """Return the facts of the node; raise one error that names everything that prevents a capture.
+
+        Its class is that of the first fault: an operator who restarts the node should have to do it once.
+        """
         facts = self.facts()
-        self.check_settings()
-        ((may_stream,),) = self.query("SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user")
-        if not may_stream:
-            raise RoleLacksReplication(f"the role {facts.role} on {self.where} lacks REPLICATION")
+        faults = [*self._setting_faults(), *self._streaming_faults(facts.role)]
+        if faults:
+            hints = dict.fromkeys(fault.hint for fault in faults)
+            raise type(faults[0])("; ".join(map(str, faults)), hint="; ".join(hints))
         return facts
 
     def check_settings(self) -> None:
         """Raise for the first setting of the node that prevents decoding; a standby reports its own settings."""
+        for fault in self._setting_faults():
+            raise fault
+
+    def _streaming_faults(self, role: str) -> Iterator[NodeUnfit]:
+        ((may_stream, senders),) = self.query(
+            "SELECT rolreplication OR rolsuper, current_setting('max_wal_senders')::int"
+            " FROM pg_roles WHERE rolname = current_user"
+        )
+        if not senders:
+            yield NoWalSenders(f"{self.where} has max_wal_senders = 0")
+        if not may_stream:
+            yield RoleLacksReplication(f"the role {role} on {self.where} lacks REPLICATION")
+
+    def _setting_faults(self) -> Iterator[NodeUnfit]:
         (row,) = self.query(
             "SELECT current_setting('wal_level'), current_setting('full_page_writes'), c.full_page_writes,"
             " current_setting('block_size')::int, current_setting('wal_block_size')::int FROM pg_control_checkpoint() c"
         )
         wal_level, setting, checkpoint, block_bytes, page_bytes = row
         if wal_level != "logical":
-            raise WalLevelTooLow(f"{self.where} has wal_level = {wal_level}")
+            yield WalLevelTooLow(f"{self.where} has wal_level = {wal_level}")
         if setting != "on" or not checkpoint:
             since = "" if setting != "on" else ", and it was off at the last checkpoint"
-            raise FullPageWritesOff(f"{self.where} has full_page_writes = {setting}{since}")
+            yield FullPageWritesOff(f"{self.where} has full_page_writes = {setting}{since}")
         if (block_bytes, page_bytes) != (PAGE_BYTES, PAGE_BYTES):
-            raise UnknownPageSize(f"{self.where} has pages of {block_bytes} and WAL pages of {page_bytes} bytes")
+            yield UnknownPageSize(f"{self.where} has pages of {block_bytes} and WAL pages of {page_bytes} bytes")
 
     def check_same_node(self, expected: SystemIdentifier) -> None:
         """Raise `WrongNode` if this is another cluster than `expected`."""

@@ -40,7 +40,10 @@ class ReplicationNotPermitted(NodeUnfit):
 class AuthenticationFailed(ConnectionRejected):
     """The node rejects our user name, password or certificate."""
 
-    hint = "check the role's name, its LOGIN attribute, and the password in the file that PGPASSFILE names"
+    hint = (
+        "check the role's name, its LOGIN attribute, and the password in ~/.pgpass or in the file that PGPASSFILE "
+        "names (mode 0600)"
+    )
 
 
 class TlsFailed(ConnectionRejected):

@@ -38,8 +38,11 @@ def load_config(path: Path | None, environment: Mapping[str, str], assigned: Ass
     if path is not None:
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadConfig(f"cannot read the configuration {path}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise BadConfig(f"the configuration {path} is not text in UTF-8: {error}") from error
+        except OSError as error:
+            hint = "name a file that exists and that this user may read"
+            raise BadConfig(f"cannot read the configuration {path}: {error.strerror}", hint=hint) from error
     return parse_config(text, environment, where=str(path or "the defaults"), assigned=assigned or {})
 
 

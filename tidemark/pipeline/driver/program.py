@@ -20,6 +20,7 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.local_path import lake_location, local_path
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.python_program import python_program
 from tidemark.io.host.systemd import ALIVE, READY, notify
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
@@ -296,7 +297,7 @@ def _revive(log: Log) -> None:
     log.warning("pipeline restarts", revival=revivals)
     os.environ[REVIVALS_VARIABLE] = str(revivals)
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "tidemark.pipeline", *sys.argv[1:]])  # noqa: S606 - ourselves
+    os.execv(sys.executable, python_program("tidemark.pipeline", *sys.argv[1:]))  # noqa: S606 - ourselves
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

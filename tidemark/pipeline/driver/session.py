@@ -11,7 +11,6 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import tidemark
 from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.driver.checkpoint_files import serve_checkpoints
@@ -156,7 +155,7 @@ def _session(builder: SparkSession.Builder) -> SparkSession:
 
 def _python_path() -> list[str]:
     """Return PYTHONPATH with the folder of our package: Spark's Python processes import it by name."""
-    ours = str(Path(tidemark.__file__).parent.parent)
+    ours = str(Path(__file__).parents[3])
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return given if ours in given else [ours, *given]
 

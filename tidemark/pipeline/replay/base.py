@@ -174,7 +174,7 @@ class ReplayedTable:
                 raise ReplayRefused(
                     f"{self._name}: its log has a break: changes after {gap.after} and before {gap.to} are missing, "
                     f"and earlier ones may have been changed: {gap.reason}",
-                    hint=f"choose a moment after the copy at {gap.to}, or recover a base backup of the node",
+                    hint=f"choose a moment after the copy at {gap.to}, or name a base backup (--base-backup)",
                 )
 
     def _check_times(self, moment: Moment, base: RecordedEvent, end: Position | None) -> None:

@@ -16,9 +16,7 @@ from tidemark.pipeline.storage.store_errors import StoreUnavailable
 class ReplayRefused(ConfigError):
     """The lake does not show what the table contained at that moment."""
 
-    hint = (
-        "choose a later moment, or recover a base backup of the node to it (recovery_target_lsn, recovery_target_time)"
-    )
+    hint = "choose a later moment, or read a base backup from before it: --base-backup and --archive in place of --lake"
 
 
 class TargetExists(ConfigError):

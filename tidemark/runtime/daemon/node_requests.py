@@ -34,6 +34,7 @@ from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
 ARRIVAL_S = 10.0  # for the archive's folder to show which segments have arrived
 SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a waiting switch is tried again: each attempt lists the folder
+GRANT_SWITCH_HINT = "as a superuser of the node: GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the role of the DSN"
 
 
 class NoMarkersOnStandby(NodeUnfit):
@@ -188,7 +189,7 @@ class NodeRequests(NodeQueries):
             self._log.warning(
                 "segment switches are not granted: in archive mode, changes arrive when the server itself "
                 "switches segments",
-                **describe_error(error),
+                **describe_error(error) | {"hint": GRANT_SWITCH_HINT},
             )
             return False
         self._counts.segment_switches.inc()

@@ -74,7 +74,13 @@ class CopyFeeding:
         last = replace(position, ordinal=position.ordinal + 1 + progress.row_count)
         done = replace(progress, phase=CopyPhase.DONE)
         self._hand_over(last, [replace(begin, position=last, begin=False, comments=None)], 0, 0, (*key, done))
-        self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
+        self._log.info(
+            "table copied",
+            table=begin.relation.qualified_name,
+            relation_oid=key[1],
+            rows=progress.row_count,
+            generation=generation,
+        )
 
     def _hand_over(
         self,

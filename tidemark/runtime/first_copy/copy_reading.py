@@ -46,7 +46,9 @@ class CopyReading:
         with locked, closing(self._source.rows(relation, self._bounds)) as rows:
             spool.fill(until_stopped(rows, self._stopping, is_left), relation.qualified_name)
         self._source.close()
-        self._log.info("table read", relation_oid=relation.oid, spooled_bytes=spool.byte_count)
+        self._log.info(
+            "table read", table=relation.qualified_name, relation_oid=relation.oid, spooled_bytes=spool.byte_count
+        )
 
 
 def until_stopped(items: Iterator[Item], *stopping: threading.Event) -> Iterator[Item]:

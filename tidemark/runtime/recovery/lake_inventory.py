@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 
 from tidemark.io.host.extras import SPARK
+from tidemark.io.host.python_program import python_program
 from tidemark.io.process.lake_config import LakeConfig, store_environment
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
@@ -35,7 +35,7 @@ def lake_inventory(lake: str, identity: Identity, config: LakeConfig) -> LakeInv
     """
     SPARK.require()
     arguments = [lake, identity.capture, str(identity.system_identifier)]
-    command = [sys.executable, "-m", "tidemark.pipeline.lake.inventory", *arguments]
+    command = python_program("tidemark.pipeline.lake.inventory", *arguments)
     environment = {**os.environ, **store_environment(config)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_S, env=environment)

@@ -75,6 +75,7 @@ class Key(Generic[ValueT]):
         try:
             value = self._form.read(payload)
         except JsonMismatch as error:
-            raise DamagedValue(self.name, f"invalid JSON: {error}") from error
+            hint = "its checksum is correct, so another version wrote it: run that version, or create a new state"
+            raise DamagedValue(self.name, f"not of the form that this version reads: {error}", hint=hint) from error
         self._latest = stored, value
         return value

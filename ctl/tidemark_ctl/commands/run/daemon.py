@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tidemark.io.host.python_program import python_program
 from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, state_option
 
@@ -38,4 +39,4 @@ def become(module: str, state: Path, config: Path | None, *arguments: str) -> No
     """Replace this process by a Python program of Tidemark, which keeps the pid and receives the signals."""
     path = settings.config_path(state, config)
     chosen = ["--config", str(path)] if path is not None else []
-    os.execv(sys.executable, [sys.executable, "-m", module, "--state", str(state), *chosen, *arguments])  # noqa: S606
+    os.execv(sys.executable, python_program(module, "--state", str(state), *chosen, *arguments))  # noqa: S606

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tidemark.io.host.extras import SPARK
+from tidemark.io.host.python_program import python_program
 from tidemark_ctl.options import state_option
 
 
@@ -24,5 +25,5 @@ def prepare_spark(*, state: Path, shared_with_group: bool, if_missing: bool) -> 
     options = ["--state", str(state)]
     options += ["--shared-with-group"] if shared_with_group else []
     options += ["--if-missing"] if if_missing else []
-    command = [sys.executable, "-m", "tidemark.pipeline.driver.preparation", *options]
+    command = python_program("tidemark.pipeline.driver.preparation", *options)
     os.execv(sys.executable, command)  # noqa: S606 - replaces us: signals reach it

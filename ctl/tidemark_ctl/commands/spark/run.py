@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tidemark.io.host.extras import SPARK
+from tidemark.io.host.python_program import python_program
 from tidemark_ctl import settings
 from tidemark_ctl.options import PATH, config_option, lake_option, outbox_options, state_or_server
 
@@ -46,5 +47,5 @@ def run_spark(
         "--config": config if state is None else settings.config_path(state, config),
     }
     given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
-    command = [sys.executable, "-m", "tidemark.pipeline", *given, "--lake", lake, "--master", master, *more]
+    command = python_program("tidemark.pipeline", *given, "--lake", lake, "--master", master, *more)
     os.execv(sys.executable, command)  # noqa: S606 - replaces us: signals reach it

@@ -51,7 +51,10 @@ class RoleLock:
         except BlockingIOError:
             holder = _text(descriptor)
             os.close(descriptor)
-            raise AlreadyRunning(f"a {role} already runs on {folder.root}: {holder}") from None
+            owner = _parse_owner(holder)
+            article = "an" if role[0] in "aeiou" else "a"
+            where = f"process {owner.pid} on {owner.host}" if owner is not None else holder
+            raise AlreadyRunning(f"{article} {role} already runs on {folder.root}: {where}") from None
         except OSError as error:
             os.close(descriptor)
             hint = "keep the state folder on a local disk with a file system that supports open file description locks"
