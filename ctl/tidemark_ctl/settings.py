@@ -46,12 +46,19 @@ def load_with_folder(state: Path, config: Path | None) -> tuple[Config, StateFol
 
 
 def write(
-    state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None = None
+    state: Path,
+    *,
+    dsn: str,
+    name: str | None,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    archive: Path | None,
 ) -> Path:
     """Write the configuration of a capture that is created without one; return its path."""
+    named = "" if name is None else f"name = {json.dumps(name)}\n"
     text = (
         "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
-        f"[capture]\ndsn = {json.dumps(dsn)}\n\n"
+        f"[capture]\n{named}dsn = {json.dumps(dsn)}\n\n"
         f"[select]\ndatabases = {json.dumps(databases)}\ntables = {json.dumps(tables)}\n"
     )
     if archive is not None:

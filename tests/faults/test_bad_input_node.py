@@ -1,5 +1,6 @@
 """A node that is unfit, down, or another one: the errors of `init`, the sidecar and `tail`, and the recovery."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,17 @@ def test_a_node_without_logical_wal_is_refused_until_it_has_it(new_cluster: NewC
     made.configure(reload=False, wal_level="logical")
     made.restart()
     succeeded(cdcctl("init", "--state", state, "--dsn", made.dsn()))
+
+
+def test_a_capture_gets_the_name_that_init_was_given_so_that_two_captures_of_a_cluster_differ(
+    node: Cluster, tmp_path: Path
+) -> None:
+    state, dsn = tmp_path / "state", node.dsn("app", ROLE)
+    refused(cdcctl("init", "--state", state, "--dsn", dsn, "--name", "a b"), ExitCode.CONFIG, "--name: capture.name")
+    assert not state.exists()
+    succeeded(cdcctl("init", "--state", state, "--dsn", dsn, "--name", "second"))
+    assert json.loads(succeeded(cdcctl("status", "--state", state, "--json")).out)["capture"] == "second"
+    refused(cdcctl("init", "--state", state, "--name", "third"), ExitCode.CONFIG, "--name differs from")
 
 
 def test_privileges_that_are_missing_are_named_until_they_are_granted(node: Cluster, tmp_path: Path) -> None:

@@ -45,7 +45,20 @@ class Ignored(Enum):
     MALFORMED = "it is not a marker"
     NEWER = "a newer version wrote it"
     FOREIGN = "it belongs to another capture or cluster"
-    FORGED = "its HMAC was made with another key"
+    FORGED = "its HMAC was made with another key"  # by a forger, or by another capture of this name
+
+    @property
+    def hint(self) -> str:
+        """What an operator does about such messages."""
+        return _HINTS[self]
+
+
+_HINTS = {
+    Ignored.MALFORMED: "find the program that writes messages with the prefix tidemark",
+    Ignored.NEWER: "upgrade Tidemark on this host",
+    Ignored.FOREIGN: "nothing: another capture of the cluster works as well",
+    Ignored.FORGED: "give each capture of the cluster its own capture.name, and all hosts of one capture the same key",
+}
 
 
 @dataclass(frozen=True, slots=True)

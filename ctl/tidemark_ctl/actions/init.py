@@ -1,5 +1,6 @@
 """`cdcctl init`: check the node, read the seed, create the state folder."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tidemark.io.backup.backup import open_backup
 from tidemark.io.flight.server_token import make_server_token
 from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
+from tidemark.io.process.config_loading import parse_config
 from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.process.metrics_ports import assign_ports
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
@@ -52,6 +54,7 @@ def init(
     state: Path,
     config: Path | None,
     dsn: str | None,
+    name: str | None,
     databases: tuple[str, ...],
     tables: tuple[str, ...],
     archive: Path | None,
@@ -61,18 +64,19 @@ def init(
 ) -> None:
     """Run the command."""
     if from_backup is not None:
-        _check_alone(dsn=dsn, table=tables, from_spool=from_spool, lake=lake)
+        _check_alone(dsn=dsn, name=name, table=tables, from_spool=from_spool, lake=lake)
         _init_from_backup(state, config, databases, archive, from_backup)
         return
     if lake is not None and from_spool is None:
         raise ConfigError("--lake requires --from-spool", hint="omit --lake: a new state begins with a first copy")
     archive = archive and archive.absolute()  # daemons and the server have other working folders
     if from_spool is None and config is None and settings.config_path(state, None) is None:
-        _write_settings(state, dsn, databases, tables, archive)
+        _write_settings(state, dsn=dsn, name=name, databases=databases, tables=tables, archive=archive)
     chosen = settings.load(state, config)
     _check_same(
         {
             "--dsn": (dsn, chosen.capture.dsn),
+            "--name": (name, chosen.capture.name),
             "--database": (databases, chosen.select.databases),
             "--table": (tables, chosen.select.tables),
             "--archive": (archive, Path(chosen.archive.folder)),
@@ -115,11 +119,19 @@ def _report_ports(folder: StateFolder, config: Path | None) -> None:
 
 
 def _write_settings(
-    state: Path, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None
+    state: Path,
+    *,
+    dsn: str | None,
+    name: str | None,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    archive: Path | None,
 ) -> None:
     """Write the configuration of a capture that is created without one."""
     if dsn is None:
         raise ConfigError("no node is named", hint="give --dsn, or a --config that contains capture.dsn")
+    if name is not None:
+        parse_config(f"[capture]\nname = {json.dumps(name)}\n", {}, where="--name")  # rejects an invalid name
     StateFolder(state).socket("sidecar")  # rejects a path that is too long for a socket
     _close_to_others(StateFolder(state))
     with Node(dsn) as node:
@@ -132,7 +144,14 @@ def _write_settings(
         if archive_kind(archive, facts.system_identifier) is ArchiveKind.SPOOL:
             check_can_fill(draft, user)
     # Only now: files of a rejected attempt would obstruct the next one.
-    settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
+    settings.write(
+        state,
+        dsn=dsn,
+        name=name,
+        databases=databases or (facts.database,),
+        tables=tables or ALL_TABLES,
+        archive=archive,
+    )
 
 
 def _close_to_others(folder: StateFolder) -> None:

@@ -10,6 +10,7 @@ from tidemark_ctl.options import LAKE, PATH, config_option, state_option
 @state_option
 @config_option
 @click.option("--dsn", help="The node, as a libpq connection string. Put a password into PGPASSFILE.")
+@click.option("--name", help="Name of the capture (default: main); captures of one cluster need different names.")
 @click.option(
     "--database", "databases", multiple=True, help="Capture these databases (default: the database of the DSN)."
 )

@@ -48,5 +48,7 @@ class MarkerReader:
         self._metrics.markers_ignored.inc(found.name)
         if found not in self._reported:
             self._reported.add(found)
-            self._log.warning("message with the prefix of Tidemark is ignored", at_lsn=lsn, reason=found.value)
+            self._log.warning(
+                "message with the prefix of Tidemark is ignored", at_lsn=lsn, reason=found.value, hint=found.hint
+            )
         return None
