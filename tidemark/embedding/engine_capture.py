@@ -123,8 +123,11 @@ class EngineCapture:
     def _may_restart(self, capture: Capture) -> bool:
         """Return whether to restart now: a copy is due, and the consumer, which is held, has finished everything."""
         now_s = self._clock.monotonic_s()
+        has_copies = capture.has_waiting_copies or self._recopies.has_requests
+        if has_copies:
+            self._consumer.finish_kept()
         if self._held_until_s is None:
-            self._consumer.confirms_at_once = capture.has_waiting_copies or self._recopies.has_requests
+            self._consumer.confirms_at_once = has_copies
             may_hold = now_s >= self._not_before_s and not self._consumer.takes_nothing
             if not may_hold or not self._is_due(capture):
                 return False

@@ -1,7 +1,7 @@
 """A processor: an application's own way from the stream to its target, on the engine's threads."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidemark.engine.batch import Batch
 from tidemark.model.change import EngineEvent
@@ -59,7 +59,9 @@ class ProcessorPart:
 class Processor(Protocol):
     """Processes the parts of a stream on threads and at times of its choice. One thread makes these calls.
 
-    A class needs these three methods, and no base class.
+    A class needs these three methods, and no base class. If it keeps parts, it should have a method `flush()` as well:
+    write and finish what is kept, while the engine continues. The engine calls it before a new copy of tables
+    (`Engine.recopy`), which begins when everything before it is finished and confirmed.
     """
 
     def start(self, pool: WorkerPool) -> None:
@@ -76,3 +78,11 @@ class Processor(Protocol):
 
         Called once, also after an error. What is not finished comes again at the next start.
         """
+
+
+@runtime_checkable
+class FlushingProcessor(Processor, Protocol):
+    """A processor that can finish what it keeps before its next part."""
+
+    def flush(self) -> None:
+        """Write and finish what is kept."""

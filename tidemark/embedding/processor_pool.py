@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from enum import Enum
 from functools import partial
 from itertools import count
 
-from tidemark.embedding.processor import Processor, ProcessorPart
+from tidemark.embedding.processor import FlushingProcessor, Processor, ProcessorPart
 from tidemark.engine.dispatch import Dispatch, Dispatched
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
@@ -15,6 +16,15 @@ from tidemark.runtime.pool.pool_parts import PoolPart
 
 THREAD_NAME = "tidemark-processor"
 POLL_S = 0.1  # how soon an error of a call in the pool is noticed by a thread that waits for space
+
+
+class Flush(Enum):
+    """The request to finish what the processor keeps."""
+
+    FLUSH = "flush"
+
+
+FLUSH = Flush.FLUSH
 
 
 class ProcessorPool:
@@ -42,6 +52,8 @@ class ProcessorPool:
         self._lanes = count()
         self._error: BaseException | None = None
         self._is_ending = self._is_over = self._is_abandoned = False
+        self._keeps = False  # whether the processor got a part since it was flushed last
+        self._is_flushing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
@@ -80,6 +92,12 @@ class ProcessorPool:
             while not (self._is_ending or self.error or self._dispatch.unsettled_bytes <= bytes_max):
                 self._changed.wait(POLL_S)
 
+    def flush(self) -> None:
+        """Let a processor with a method `flush` finish what it keeps, once the waiting parts are processed."""
+        with self._changed:
+            self._is_flushing = self._keeps and isinstance(self._processor, FlushingProcessor)
+            self._changed.notify_all()
+
     def is_own(self, thread: threading.Thread) -> bool:
         """Return whether a thread calls the processor, or is one of its pool."""
         return thread is self._thread or self._calls.is_own(thread)
@@ -105,6 +123,11 @@ class ProcessorPool:
     def _hand_over(self) -> None:
         self._processor.start(_SubmittedCalls(self._calls))
         while (taken := self._next()) is not None:
+            if taken is FLUSH:
+                assert isinstance(self._processor, FlushingProcessor), "it was requested from one"
+                self._processor.flush()
+                continue
+            assert isinstance(taken, Dispatched), taken
             assert not isinstance(taken.part, RetriedChange), "an engine with a processor has no retries"
             self._processor.process(ProcessorPart(taken.part, self._processing, partial(self._finish, taken)))
 
@@ -117,13 +140,19 @@ class ProcessorPool:
                 self._is_over = True
                 self._changed.notify_all()
 
-    def _next(self) -> Dispatched[PoolPart] | None:
-        """Wait for the next part; None if there is none any more."""
+    def _next(self) -> Dispatched[PoolPart] | Flush | None:
+        """Wait for the next part, or the request to flush; None if there is neither any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or self._is_ending or self._dispatch.ready_count)
+            self._changed.wait_for(
+                lambda: self._is_over or self._is_ending or self._dispatch.ready_count or self._is_flushing
+            )
             taken = None if self._is_over else self._dispatch.take()
             if taken is not None:
                 self._unfinished.add(taken)
+                self._keeps = True
+            elif self._is_flushing and not self._is_over:
+                self._keeps = self._is_flushing = False
+                return FLUSH
             return taken
 
     def _finish(self, taken: Dispatched[PoolPart]) -> None:

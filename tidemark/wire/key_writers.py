@@ -56,7 +56,7 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state_keys.ADDED_POSITIONS.name: frozenset({_CONSUMER}),
     state_keys.NOTIFIED.name: frozenset({_NOTICES}),
     state_keys.PLUGINS.name: frozenset({_PLUGINS}),
-    state_keys.TRANSFORMED.name: frozenset({_TRANSFORMS}),
+    state_keys.TRANSFORMED.name: frozenset({_TRANSFORMS, _REBUILD}),
     state_keys.PARKED.name: frozenset({_PARKED}),
     state_keys.SKIPPED.name: frozenset({_PARKED}),
     state_keys.PROCESSES.name: frozenset({_RUNS}),

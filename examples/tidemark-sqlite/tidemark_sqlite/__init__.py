@@ -73,7 +73,11 @@ class SqliteConsumer(Consumer):
                     name = (item.relation.qualified_name,)
                     database.execute('DELETE FROM changes WHERE "table" = ?', name)
                     database.execute('DELETE FROM positions WHERE "table" = ?', name)
+            self.before_commit(database, delivery)
         return True
+
+    def before_commit(self, database: sqlite3.Connection, delivery: Delivery) -> None:
+        """Write more into the transaction of a delivery; see `tidemark_sqlite.offsets`."""
 
     def stop(self) -> None:
         """Close the file."""

@@ -40,6 +40,7 @@ from tidemark.runtime.plugins.transform_changes import TransformChanges
 from tidemark.wire.keys import named
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 from tidemark.wire.state.state_keys import BEGINNING, TRANSFORMED
+from tidemark.wire.state.transformed_tables import TransformedTables
 from tidemark.wire.state.values import Beginning
 from tidemark.wire.values import ValueKind
 
@@ -230,6 +231,25 @@ def test_after_a_damaged_or_missing_record_each_table_is_announced_once(starts: 
     starts.target(HASHED).deliver(group(504, [schema_event(504, None, THIRD), batch(505, [1], of=THIRD)]))
     starts.target(HASHED, tables=[ACCOUNT, PERSON, THIRD]).deliver(rows(600, ACCOUNT, THIRD))
     assert starts.announced() == [("account", 207), ("person", 399), ("account", 599)]
+
+
+def test_the_end_of_all_transforms_is_announced_in_a_rebuilt_state_and_after_a_promotion(
+    starts: Starts, store: StateStore, epoch: Epoch
+) -> None:
+    starts.target(HASHED).deliver(rows(104, ACCOUNT))
+    with store.transaction(None) as transaction:
+        transaction.put(TRANSFORMED, TransformedTables(is_lost=True))
+    starts.target().deliver(rows(208, ACCOUNT))
+    assert starts.announced() == [("account", 207)]
+    with store.transaction(None) as transaction:
+        transaction.drop(TRANSFORMED)
+    _, changes = starts.changes(HASHED, follows=True)
+    with store.transaction(epoch) as transaction:
+        changes.record(transaction, [changes.noted(group(208, []))])
+    starts.target().deliver(rows(304, ACCOUNT))
+    assert starts.announced() == [("account", 207), ("account", 303)]
+    starts.target().deliver(rows(400, ACCOUNT, PERSON))
+    assert starts.announced()[2:] == [("person", 399)], "its turn, and nothing twice"
 
 
 def test_a_follower_records_the_list_of_its_start_and_a_changed_one_is_announced_after_the_promotion(

@@ -26,6 +26,7 @@ from tidemark import (
 )
 
 WORKERS = 3
+MANY = 1000  # parts that a buffering processor keeps
 DSN = "postgresql://db/shop"
 SINGLE = {**QUICK, "deliver": {"group_rows_max": 1}}
 
@@ -82,6 +83,43 @@ class CollectingProcessor:
             self.parts[row["id"]] = part
 
 
+class KeepingProcessor:
+    """Keeps parts with changes until there are `MANY`. It has no base class."""
+
+    def __init__(self) -> None:
+        self.kept: list[ProcessorPart] = []
+        self.rows: list[tuple[str, object]] = []
+        self.flushes = 0
+
+    def start(self, pool: WorkerPool) -> None:
+        pass
+
+    def process(self, part: ProcessorPart) -> None:
+        if part.event is not None:
+            part.finish()
+            return
+        self.kept.append(part)
+        if len(self.kept) == MANY:
+            self.write()
+
+    def write(self) -> None:
+        assert threading.current_thread().name == "tidemark-processor"
+        kept, self.kept = self.kept, []
+        for part in kept:
+            for batch in part.transformed():
+                self.rows += [(change.op.value, (change.after or {})["id"]) for change in batch]
+            part.finish()
+
+    def stop(self) -> None:
+        self.write()
+
+
+class FlushedProcessor(KeepingProcessor):
+    def flush(self) -> None:
+        self.flushes += 1
+        self.write()
+
+
 @pytest.fixture
 def state(cluster: Cluster, database: str, tmp_path: Path) -> Path:
     cluster.sql("CREATE TABLE item (id int PRIMARY KEY, note text)", database)
@@ -136,6 +174,23 @@ def test_a_processor_without_base_class_gets_pool_transforms_serializer_and_the_
         insert(cluster, database, 6, 6)
         wait_until(lambda: bool(third.rows) or engine.wait(0))
     assert [*third.rows] == [6], "what a processor finished in its stop does not come again"
+
+
+@pytest.mark.feature("A21")
+def test_a_processor_that_keeps_parts_is_flushed_before_a_requested_copy(
+    cluster: Cluster, database: str, engine_of: Callable[[Processor], Engine]
+) -> None:
+    processor = FlushedProcessor()
+    with leaves_nothing(cluster), engine_of(processor) as engine:
+        insert(cluster, database, 1, 2)
+        wait_until(lambda: len(processor.kept) == 2 or engine.wait(0))
+        assert (processor.rows, processor.flushes) == ([], 0)
+        engine.recopy("item")
+        wait_until(lambda: len(processor.rows) == 4 or engine.wait(0))
+        assert processor.rows == [("i", 1), ("i", 2), ("c", 1), ("c", 2)]
+        assert processor.flushes >= 2, "before the copy, and behind it"
+        insert(cluster, database, 3, 3)
+        wait_until(lambda: bool(processor.kept) or engine.wait(0))
 
 
 class RaisingProcessor(CollectingProcessor):

@@ -3,7 +3,21 @@
 import os
 from collections.abc import Sequence
 
-from tidemark import Batch, Change, Consumer, Delivery, Epoch, Handler, Position, SerializedRecord, Serializer
+from tidemark import (
+    BadTransform,
+    Batch,
+    Change,
+    Consumer,
+    Delivery,
+    Epoch,
+    Handler,
+    Position,
+    SerializedRecord,
+    Serializer,
+    TableShape,
+    Transform,
+)
+from tidemark.transforms.transform import Bound
 
 
 class AcceptingConsumer(Consumer):
@@ -53,3 +67,16 @@ class SilentSerializer(Serializer):
 def leaking(change: Change) -> Change:
     """Raise an error whose text has a value of the row."""
     raise ValueError(f"cannot process {change.after}")
+
+
+class DatabaseRefuser(Transform):
+    """Does not fit the tables of a database with one name."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(tables="*.*")
+        self._database = database
+
+    def _bind(self, shape: TableShape) -> Bound | None:
+        if shape.database == self._database:
+            raise BadTransform(f"{shape.table} is in {self._database}")
+        return None

@@ -1,13 +1,19 @@
 """The consumer of the example package, with a record of what it was called with."""
 
 import json
+import os
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tidemark_sqlite import SqliteConsumer
+from tidemark_sqlite.offsets import SqliteOffsetsConsumer
 
-from tidemark import Batch, Delivery, Epoch, Position
+from tidemark import Batch, Delivery, Epoch, Partition, Position
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 
+MERGED = Partition(SystemIdentifier(7))  # the second stream of a `MergingConsumer`
 Place = tuple[int, int, int]  # timeline, commit LSN, ordinal
 
 
@@ -68,6 +74,29 @@ class PickyConsumer(SqliteConsumer):
                 if change.after is not None and change.after["id"] in self._refuses:
                     raise KeyError(change.after)
         return super().on_delivery(delivery)
+
+
+class MergingConsumer(SqliteOffsetsConsumer):
+    """Merges a second stream with a position for each row. A file with the name of a call kills the process in it."""
+
+    def __init__(self, file: Path, kill: Path) -> None:
+        super().__init__(file)
+        self._kill = kill
+
+    def offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position]:
+        self._end_in("offsets")
+        assert self._database is not None
+        (rows,) = self._database.execute("SELECT count(*) FROM changes").fetchone()
+        return {**positions, MERGED: Position(TimelineId(1), Lsn(rows), 0)}
+
+    def update_offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position]:
+        self._end_in("update_offsets")
+        return super().update_offsets(positions)
+
+    def _end_in(self, call: str) -> None:
+        if self._kill.exists() and self._kill.read_text() == call:
+            self._kill.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def place_of(position: Position) -> Place:

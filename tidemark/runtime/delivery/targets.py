@@ -107,7 +107,7 @@ class TargetMaker:
         The other parameters are those of `deliver`; the deliverer has the same list of transforms.
         """
         context = self.context
-        transforms = GroupTransforms(self.settings.plugins.transforms, types, self.epoch, names)
+        transforms = GroupTransforms(self.settings.plugins.transforms, types, self.epoch, self._latest(names))
         changes = TransformChanges.since(
             context.store, self.epoch, transforms, tables(), self.settings.selection.selects, follows=True
         )
@@ -133,7 +133,7 @@ class TargetMaker:
         """
         plugins = self.settings.plugins
         bound = consumer.plans if isinstance(consumer, TransformingConsumer) else None
-        transforms = GroupTransforms(plugins.transforms, types, self.epoch, names, bound)
+        transforms = GroupTransforms(plugins.transforms, types, self.epoch, self._latest(names), bound)
         if plugins.transforms:
             transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
         selects = self.settings.selection.selects
@@ -142,6 +142,11 @@ class TargetMaker:
         if changes is not None:
             target = MappedTarget(target, streamed=changes.announced, copied=changes.noted)
         return target, liveness
+
+    def _latest(self, names: Mapping[Oid, str]) -> Mapping[Oid, str]:
+        """Return the names of databases up to the delivered position; a restart begins before it, with `names`."""
+        beginning = self.context.store.view().beginning
+        return names if beginning is None else {**names, **beginning.databases}
 
     def _target(
         self,
@@ -154,7 +159,7 @@ class TargetMaker:
         if consumer is not None:
             return self._custom(consumer, records)
         if plugins.make_handler is not None:
-            return self._custom(self._pool(plugins.make_handler(), transforms, names), records)
+            return self._custom(self._pool(plugins.make_handler(), transforms, self._latest(names)), records)
         if plugins.make_consumer is not None:
             plugin = PluginConsumer(
                 plugins.make_consumer(),

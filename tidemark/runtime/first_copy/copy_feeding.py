@@ -4,7 +4,7 @@ Only the end confirms that the rows are the whole table. A generation that was n
 so that sinks empty the table first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -14,11 +14,13 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Pointer, Position
+from tidemark.model.relation import KnownDatabase
 from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
 
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
+NO_DATABASES: Mapping[Oid, KnownDatabase] = {}
 BuiltBatch = tuple[Position, ChangeBatch, int]  # with its first position, and its bytes
 
 
@@ -39,8 +41,12 @@ class CopyFeeding:
         *,
         built: Iterator[BuiltBatch],
         whole: Callable[[], None],
+        database: KnownDatabase | None = None,
     ) -> None:
-        """Deliver the rows of a table; `whole` raises an error if they are not all of it."""
+        """Deliver the rows of a table; `whole` raises an error if they are not all of it.
+
+        database: by its present name, which the stream may not have reached; None: not known.
+        """
         foremost = next(built, None)
         if foremost is None:
             whole()  # nothing is delivered of a table that could not be read
@@ -63,7 +69,8 @@ class CopyFeeding:
             seen_lsn=snapshot.seen_lsn,
             seen_time_us=snapshot.seen_time_us,
         )
-        self._hand_over(position, [begin], 0, 0, (*key, progress))
+        databases = NO_DATABASES if database is None else {key[0]: database}
+        self._hand_over(position, [begin], 0, 0, (*key, progress), databases=databases)
         for first, batch, byte_count in chain([] if foremost is None else [foremost], built):
             count = batch.rows.num_rows
             progress = replace(progress, row_count=progress.row_count + count)
@@ -91,6 +98,8 @@ class CopyFeeding:
         progress: tuple[Oid, Oid, CopyProgress],
         *,
         first: Position | None = None,
+        databases: Mapping[Oid, KnownDatabase] = NO_DATABASES,
     ) -> None:
         # The restart LSN is the stream's: a copied row is never where a restart begins.
-        self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
+        pointer = Pointer(last, Lsn(0))
+        self._deliver(ChangeGroup(first or last, pointer, items, (), rows, byte_count, databases=databases), progress)

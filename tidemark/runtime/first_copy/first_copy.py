@@ -48,7 +48,7 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.errors import Disposition, NodeUnfit, NodeUnreachable, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Position
-from tidemark.model.relation import Relation
+from tidemark.model.relation import KnownDatabase, Relation
 from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, CopyFeeding, Deliver
@@ -325,11 +325,22 @@ class FirstCopy:
                 with reading.into(spool, snapshot, locked.pop_all()) as whole:
                     if is_read_first:
                         whole.result()
-                    built = self._built(spool, builder, position, snapshot.time_us)
-                    self._feeding.feed(key, position, before.generation + 1, snapshot, built=built, whole=whole.result)
+                    self._feeding.feed(
+                        key,
+                        position,
+                        before.generation + 1,
+                        snapshot,
+                        built=self._built(spool, builder, position, snapshot.time_us),
+                        whole=whole.result,
+                        database=self._known(task.database, source.database),
+                    )
             except TableTooLarge as error:
                 relation = snapshot.relation
                 self._refuse(key, str(TableName(relation.namespace, relation.name, source.database)), error)
+
+    def _known(self, database: Oid, name: str) -> KnownDatabase | None:
+        encoding = self._beginning.encodings.get(database)
+        return None if encoding is None else KnownDatabase(name, encoding)
 
     def _may_be_too_large(self, source: CopySource, table: SourceTable) -> bool:
         return source.size_bytes(table) * EXPANSION > self._settings.copy.spool_bytes

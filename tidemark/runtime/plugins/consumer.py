@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from tidemark.engine.batch import Batch
 from tidemark.model.change import EngineEvent
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Position
 from tidemark.serializers.serializer import SerializedBatch
 from tidemark.wire.state.event_logs import Loss, Rewind
 
+NO_PARTITION = Partition(SystemIdentifier(0))  # of a delivery that no capture made
 DeliveredItem = Batch | SerializedBatch | EngineEvent
 """Changes of rows, or with a serializer their records, and what a stream contains beside them."""
 
@@ -21,6 +23,8 @@ class Delivery:
     items: Sequence[DeliveredItem]
     position: Position
     """Of the last change of the stream that was delivered; rows of a first copy do not move it."""
+    partition: Partition = NO_PARTITION
+    """The capture: the key of its position in `Consumer.update_offsets`."""
 
 
 class Consumer(ABC):

@@ -11,7 +11,7 @@ from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaEve
 from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.errors import ConsumerFailed
 from tidemark.model.position import Epoch, Partition, Pointer, Position
-from tidemark.runtime.plugins.consumer import Consumer, DeliveredItem, Delivery
+from tidemark.runtime.plugins.consumer import NO_PARTITION, Consumer, DeliveredItem, Delivery
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.plugins.transaction_boundaries import TransactionBoundaries
@@ -52,15 +52,15 @@ class PluginConsumer:
         self._clock = clock
         self._poison = poison
         self._retries = retries
+        self._partition = NO_PARTITION
         self._position: Position | None = None  # of the last group that was drawn, or of the start
         self._pending: _DrawnGroup | None = None
         self._boundaries = TransactionBoundaries()
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         """Assign the capture to the plug-in."""
-        del partition
         assert start is not None, "a capture has a start"
-        self._position = start.position
+        self._partition, self._position = partition, start.position
         self.plugin.on_assigned(epoch, start.position)
 
     def on_loss(self, loss: Loss) -> None:
@@ -175,7 +175,7 @@ class PluginConsumer:
 
     def _deliver(self, items: Sequence[PartItem], position: Position) -> bool:
         made = [self._serialized(item) if isinstance(item, Batch) else item for item in items]
-        confirms = self.plugin.on_delivery(Delivery(made, position))
+        confirms = self.plugin.on_delivery(Delivery(made, position, self._partition))
         if not isinstance(confirms, bool):
             raise ConsumerFailed(
                 f"{type(self.plugin).__name__}.on_delivery returned {type(confirms).__name__}",

@@ -82,14 +82,17 @@ class TransformChanges:
         """Compare with the state; None if nothing was delivered by transforms, and there are none.
 
         tables: those that are selected at the start. A state that has no record yet gets one of them: of a new one, and
-        of one that `follows` a deliverer with the same list, the present transforms. Otherwise, in a rebuilt state, it
-        is unknown by which ones these tables were delivered: with transforms, each is announced.
+        of one that `follows` a deliverer with the same list, the present transforms. Otherwise it is unknown by which
+        ones these tables were delivered, and each is announced: if there are transforms, and if there was a record that
+        is lost, since the former list may have had some.
         """
         with store.reading() as transaction:
             recorded = _recorded(transaction)
+            is_lost = recorded is None and _is_lost(transaction)
         if recorded is None:
             identity_of = partial(_identity_of, transforms) if follows else transforms.identity
-            is_unknown = not follows and _has_delivered(store.view()) and transforms.plans is not None
+            may_differ = is_lost or transforms.plans is not None
+            is_unknown = may_differ and not follows and _has_delivered(store.view())
             recorded = {
                 (database, table.oid): identity
                 for database, table in tables
@@ -220,15 +223,20 @@ def _event(group: ChangeGroup, number: int, database: Oid, relation: Relation) -
 
 
 def _recorded(transaction: StateTransaction) -> dict[TableKey, str] | None:
-    """Return the recorded identities; damaged: None, as in a state that has none yet."""
+    """Return the recorded identities; None: there are none yet, or they are lost."""
+    if _is_lost(transaction) or (stored := transaction.get(TRANSFORMED)) is None:
+        return None
+    return {parse_table(name): identity for name, identity in stored.identities.items()}
+
+
+def _is_lost(transaction: StateTransaction) -> bool:
+    """Return whether the record is damaged, or was that of the state that this one replaces."""
     try:
         stored = transaction.get(TRANSFORMED)
     except DamagedValue:
         assert TRANSFORMED.policy is DamagePolicy.FORGET
-        return None
-    if stored is None:
-        return None
-    return {parse_table(name): identity for name, identity in stored.identities.items()}
+        return True
+    return stored is not None and stored.is_lost
 
 
 def _has_delivered(view: StateView) -> bool:

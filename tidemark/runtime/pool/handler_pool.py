@@ -47,6 +47,9 @@ class PartPool(Protocol[GIVEN_contra]):
     def wait_below(self, bytes_max: int) -> None:
         """Wait until at most `bytes_max` are unfinished, or nothing more is started."""
 
+    def flush(self) -> None:
+        """Let the application finish what it keeps of the parts so far; return at once."""
+
     def is_own(self, thread: threading.Thread) -> bool:
         """Return whether a thread is one of this pool."""
 
@@ -150,6 +153,9 @@ class HandlerPool(Generic[PART]):
             self._awaited_bytes = bytes_max
             self._changed.wait_for(lambda: self._is_over or self._dispatch.unsettled_bytes <= bytes_max)
             self._awaited_bytes = NOT_AWAITED
+
+    def flush(self) -> None:
+        """Do nothing: a part whose call has returned is finished."""
 
     def is_own(self, thread: threading.Thread) -> bool:
         """Return whether a thread is one of this pool."""

@@ -221,6 +221,10 @@ class PoolConsumer:
         is_finished = self._pool.settled_units == self._submitted_units == self._confirmed_units
         return is_finished and self._is_stored(progress)
 
+    def finish_kept(self) -> None:
+        """Let the application finish what it keeps, without waiting for it. From any thread."""
+        self._pool.flush()
+
     def flush(self) -> None:
         """Confirm at the next call whatever is finished, without regard to the policy. From any thread."""
         self._is_last.set()

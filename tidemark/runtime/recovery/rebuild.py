@@ -42,7 +42,9 @@ from tidemark.wire.state.state_keys import (
     JOURNAL,
     STAGE,
     TERM,
+    TRANSFORMED,
 )
+from tidemark.wire.state.transformed_tables import TransformedTables
 from tidemark.wire.state.values import Followed, HandOver, Term, Watermark
 from tidemark.wire.values import HEADER_BYTES
 
@@ -97,6 +99,7 @@ def rebuild(
             expect_markers_ahead(transaction)
             # NB: the WAL to read again contains the lost sidecar's try-start markers; ours must have other numbers.
             transaction.put(HAND_OVER, HandOver(attempt=epoch.number))
+            transaction.put(TRANSFORMED, TransformedTables(is_lost=True))
             if manifest.fingerprint is not None:
                 transaction.put(FINGERPRINT, manifest.fingerprint)
             for key, progress in manifest.copies.items():
