@@ -5,11 +5,12 @@ from tidemark_ctl.views.render import Tree
 
 from tidemark.pipeline.lake.positions import TableState
 
+TABLE: dict[str, Tree] = {"database": "shop", "table": "public.t", "position": "1:0/1:0", "log": 2, "folder": "f"}
+
 
 def test_a_table_without_a_replica_is_listed_with_the_reason() -> None:
-    table: dict[str, Tree] = {"database": "shop", "table": "public.t", "position": "1:0/1:0", "log": 2, "folder": "f"}
     lines = [
-        list_tree({"tables": [{**table, "state": state.value, "not_written": []}]})["tables"]
+        list_tree({"tables": [{**TABLE, "state": state.value, "not_written": []}]})["tables"]
         for state in (TableState.BLOCKED, TableState.LIVE)
     ]
     assert lines == [
