@@ -6,6 +6,8 @@ that arrive meanwhile are delivered together, so the cost of a delivery does not
 
 from dataclasses import dataclass
 
+from tidemark.engine.host_load import HostLoad
+
 BURST = 8  # deliveries that pass without a wait after a quiet moment; commits at less than the rate come in bursts
 SPACING_S = 0.001  # between two deliveries, also in a burst: two commits together cost little more than one
 
@@ -17,10 +19,16 @@ class DeliveryPacing:
     A commit that arrives within `SPACING_S` after a delivery waits until then, or for `linger_s` if that is shorter.
     The schedule is never further ahead than the burst and `linger_s`: deliveries may be faster than the rate, because
     full groups do not wait and the others do not wait longer than that.
+
+    While the host is busy, `busy_linger_s` takes the place of the spacing, and of `linger_s` if that is shorter: the
+    host's other processes, PostgreSQL first, need the CPU time of the deliveries.
     """
 
     rate_max: float  # deliveries a second; 0: no limit
     linger_s: float  # no delivery waits longer, whatever the rate
+    busy_linger_s: float = 0.0
+    load: HostLoad | None = None  # None: the host is never busy
+    is_busy: bool = False
     _scheduled_s: float = 0.0
     _last_s: float = 0.0  # of the last delivery
 
@@ -28,9 +36,13 @@ class DeliveryPacing:
         """Return how long changes are still collected before the next delivery, in seconds; 0 to deliver at once."""
         if not self.rate_max:
             return 0.0
+        linger_s, spacing_s = self.linger_s, SPACING_S
+        if self.is_busy:
+            linger_s = max(linger_s, self.busy_linger_s)
+            spacing_s = max(spacing_s, self.busy_linger_s)
         ahead_s = self._scheduled_s - now_s - BURST / self.rate_max
-        spacing_s = self._last_s + min(SPACING_S, self.linger_s) - now_s
-        return min(max(0.0, ahead_s, spacing_s), self.linger_s)
+        spaced_s = self._last_s + min(spacing_s, linger_s) - now_s
+        return min(max(0.0, ahead_s, spaced_s), linger_s)
 
     def delivered(self, now_s: float) -> None:
         """Count a delivery."""
@@ -38,3 +50,5 @@ class DeliveryPacing:
             scheduled_s = max(self._scheduled_s, now_s) + 1 / self.rate_max
             self._scheduled_s = min(scheduled_s, now_s + BURST / self.rate_max + self.linger_s)
             self._last_s = now_s
+            if self.load is not None and now_s >= self.load.due_s:
+                self.is_busy = self.load.measure(now_s)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.engine.batching import BURST, SPACING_S, DeliveryPacing
+from tidemark.engine.host_load import BUSY_FROM, BUSY_UNTIL, WINDOW_S, HostLoad
 
 RATE_MAX = 100.0
 INTERVAL_S = 1 / RATE_MAX
@@ -85,3 +86,70 @@ def test_without_a_rate_each_commit_is_delivered_at_once(gaps_s: list[float]) ->
 def test_commits_that_arrive_close_together_are_delivered_together() -> None:
     made = delivered_at(DeliveryPacing(RATE_MAX, FOREVER_S), [0.0005] * 2000)  # 2,000 commits a second for a second
     assert RATE_MAX * 0.9 <= len(made) <= RATE_MAX + BURST + 2
+
+
+class WaitedTime:
+    """A counter of the time in which tasks waited, and its clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.waited_s: float | None = 5.0
+
+    def counted_s(self) -> float | None:
+        return self.waited_s
+
+    def let_pass(self, seconds: float, share: float) -> None:
+        self.now_s += seconds
+        assert self.waited_s is not None
+        self.waited_s += share * seconds
+
+    def is_busy_after(self, load: HostLoad, share: float, seconds: float = WINDOW_S) -> bool:
+        self.let_pass(seconds, share)
+        assert self.now_s + EPSILON_S >= load.due_s
+        return load.measure(self.now_s)
+
+
+def test_a_host_is_busy_from_one_share_of_waiting_until_a_smaller_one() -> None:
+    waiting = WaitedTime()
+    load = HostLoad(waiting.counted_s)
+    assert not load.measure(waiting.now_s), "the first reading has none to compare with"
+    shares = [BUSY_FROM - 0.01, BUSY_FROM + 0.01, BUSY_UNTIL + 0.01, BUSY_UNTIL - 0.01, BUSY_FROM - 0.01]
+    assert [waiting.is_busy_after(load, share) for share in shares] == [False, True, True, False, False]
+    assert not waiting.is_busy_after(load, BUSY_FROM / 100, seconds=100 * WINDOW_S), "over all of the time"
+
+
+def test_a_host_without_the_counter_is_never_busy_and_one_that_loses_it_no_longer() -> None:
+    waiting = WaitedTime()
+    load = HostLoad(waiting.counted_s)
+    load.measure(waiting.now_s)
+    assert waiting.is_busy_after(load, 1.0)
+    waiting.waited_s = None
+    assert not load.measure(waiting.now_s + WINDOW_S)
+    waiting.waited_s = 1e6
+    assert not load.measure(waiting.now_s + 2 * WINDOW_S)
+
+
+@given(GAPS_S, st.floats(SPACING_S, 0.05))
+def test_on_a_busy_host_deliveries_are_the_busy_linger_time_apart_and_none_waits_longer(
+    gaps_s: list[float], busy_linger_s: float
+) -> None:
+    made = delivered_at(DeliveryPacing(200.0, 0.005, busy_linger_s, is_busy=True), gaps_s)
+    assert all(later - earlier >= busy_linger_s - EPSILON_S for (earlier, _), (later, _) in pairwise(made))
+    assert all(delivered_s - arrived_s <= max(busy_linger_s, 0.005) + EPSILON_S for delivered_s, arrived_s in made)
+
+
+@given(GAPS_S)
+def test_a_busy_host_makes_no_difference_without_a_busy_linger_time_or_without_a_rate(gaps_s: list[float]) -> None:
+    for rate_max, busy_linger_s in ((200.0, 0.0), (0.0, 0.02)):
+        busy = DeliveryPacing(rate_max, 0.005, busy_linger_s, is_busy=True)
+        assert delivered_at(busy, gaps_s) == delivered_at(DeliveryPacing(rate_max, 0.005), gaps_s)
+
+
+def test_a_host_that_is_no_longer_busy_delivers_as_before() -> None:
+    waiting = WaitedTime()
+    pacing = DeliveryPacing(200.0, 0.005, 0.02, HostLoad(waiting.counted_s))
+    for share in (0.0, 1.0, 0.0):
+        waiting.let_pass(WINDOW_S, share)
+        pacing.delivered(waiting.now_s)
+        assert pacing.is_busy == bool(share)
+    assert pacing.wait_s(waiting.now_s) < SPACING_S + EPSILON_S

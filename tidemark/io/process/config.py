@@ -103,6 +103,7 @@ class DeliverConfig:
     group_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 30)] = 16 << 20
     rate_max: Annotated[float, Meta(ge=0, le=1_000_000)] = 200.0
     linger_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
+    busy_linger_ms: Annotated[float, Meta(ge=0, le=60_000)] = 20.0
     unconfirmed_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 256 << 20
     confirm_ms: Annotated[float, Meta(ge=0, le=1000)] = 50.0
     idle_pointer_s: Seconds = 5.0

@@ -35,6 +35,7 @@ RING_USED = "tidemark_ring_used_bytes"
 RING_HIGH_WATER = "tidemark_ring_high_water_bytes"
 RING_FULL = "tidemark_ring_full_total"
 QUEUE_USED = "tidemark_decode_queue_bytes"
+HOST_BUSY = "tidemark_host_busy"
 MODE = "tidemark_mode"
 RECEIVED_LSN = "tidemark_received_lsn_bytes"
 DECODED_LSN = "tidemark_decoded_lsn_bytes"
@@ -335,6 +336,9 @@ class Metrics:
             PARKED, "Changes that a consumer could not handle, and that are parked.", self._capture, self.registry
         )
         self.pool_cpu = PoolCpuCollector(self._capture, self.registry)
+        self.host_busy = self._gauge(
+            HOST_BUSY, "1 while the host's CPUs are all in use: deliveries wait up to deliver.busy_linger_ms."
+        )
         self.poison = self._by(POISON, "Changes that were skipped or parked.", _POISON)
 
     def _add_archive(self) -> None:

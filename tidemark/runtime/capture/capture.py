@@ -16,7 +16,6 @@ from functools import partial
 from tidemark.decode.catalog.databases import by_name
 from tidemark.decode.catalog.history import Base
 from tidemark.decode.transactions.decoder import OnMarker
-from tidemark.engine.batching import DeliveryPacing
 from tidemark.engine.ports import GroupConsumer
 from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.host.clock import SystemClock
@@ -24,7 +23,6 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
-from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import ConsumerFailed, CorruptWal
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer
@@ -129,12 +127,7 @@ class Capture:
         self._history = self._make_history(view, [each.entry.file for each in damaged])
         lease = self._wal_source.lease
         self._group_queue = GroupQueue(settings.decode.queue_bytes, lease.woken)
-        self._group_reader = GroupReader(
-            self._group_queue,
-            lease,
-            self._wal_source.input,
-            DeliveryPacing(settings.deliver.rate_max, settings.deliver.linger_ms / MSECS_PER_SECOND),
-        )
+        self._group_reader = GroupReader(self._group_queue, lease, self._wal_source.input, settings.pacing())
         self._make_decoding = partial(self._new_decoding, base, beginning, start)
         self._decoding: DecodeThread | None = None
         self._mirrors = base.mirrors
@@ -395,6 +388,7 @@ class Capture:
         metrics.ring_used.set(self._wal_source.ring.used_bytes)
         metrics.ring_high_water.set(self._wal_source.ring.high_water_bytes)
         metrics.queue_used.set(self._group_queue.byte_count)
+        metrics.host_busy.set(self._group_reader.is_host_busy)
         metrics.open_transactions.set(self._decoding.reader.open_transactions if self._decoding is not None else 0)
         metrics.received_lsn.set(progress.received_lsn)
         metrics.decoded_lsn.set(progress.decoded_lsn)

@@ -3,7 +3,10 @@
 from dataclasses import dataclass, fields
 from typing import Self
 
+from tidemark.engine.batching import DeliveryPacing
+from tidemark.engine.host_load import HostLoad
 from tidemark.engine.progress import Progress
+from tidemark.io.host.cpu_pressure import cpu_waited_s
 from tidemark.io.process.config import (
     BadConfig,
     Config,
@@ -13,6 +16,7 @@ from tidemark.io.process.config import (
     SelectConfig,
     TypesConfig,
 )
+from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.delivery.targets import TargetSettings
 from tidemark.runtime.first_copy.first_copy import CopySettings
@@ -74,6 +78,16 @@ class CaptureSettings:
             TargetSettings.of(config, plugins, template),
             config.archive.keep_bytes,
             config.watchdog.watchdog_s,
+        )
+
+    def pacing(self) -> DeliveryPacing:
+        """Return the pacing of deliveries, before the first one."""
+        deliver = self.deliver
+        return DeliveryPacing(
+            deliver.rate_max,
+            deliver.linger_ms / MSECS_PER_SECOND,
+            deliver.busy_linger_ms / MSECS_PER_SECOND,
+            HostLoad(cpu_waited_s) if deliver.busy_linger_ms else None,
         )
 
 

@@ -49,6 +49,11 @@ class GroupReader:
         """Permit inline decoding from now on."""
         self._decoder = decoder
 
+    @property
+    def is_host_busy(self) -> bool:
+        """Return whether deliveries wait longer for further commits, because the host's CPUs are all in use."""
+        return self._pacing.is_busy
+
     def receive(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`, or if the queue is closed."""
         group = self._queue.receive_queued() or self._wait(timeout_s)
