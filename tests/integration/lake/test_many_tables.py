@@ -22,7 +22,7 @@ FEW, MANY = 2, 10
 OPENED_MAX = 8  # a table: the commits of log and replica, and what is synced: two files and two folders of each
 SYNCED_MAX = 8
 LINKED_MAX = 2
-CALLS_MAX = 3000  # of functions, for a table: rows, files, statistics, commits, syncs; 2,850 with CPython 3.11
+CALLS_MAX = 2600  # of functions, for a table: rows, files, statistics, commits, syncs; 2,480 with CPython 3.11
 WAIT_S = 30.0
 
 

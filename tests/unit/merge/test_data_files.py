@@ -67,8 +67,9 @@ def test_rows_are_copied_only_if_they_are_not_in_the_order_of_the_key() -> None:
     assert ordered(rows(3, 1, 2), KEY) == in_order
 
 
-def test_a_file_that_cannot_be_written_completely_is_removed(tmp_path: Path) -> None:
-    with small_files_only(64), pytest.raises(OSError, match="Error writing bytes") as raised:
-        FileWriter(str(tmp_path), KEY, 8).write(rows(*range(8)))
+@pytest.mark.parametrize("count", [8, 20_000])
+def test_a_file_that_cannot_be_written_completely_is_removed(tmp_path: Path, count: int) -> None:
+    with small_files_only(64), pytest.raises(OSError, match="File too large") as raised:
+        FileWriter(str(tmp_path), KEY, count).write(rows(*range(count)))
     assert raised.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []

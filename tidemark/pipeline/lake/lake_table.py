@@ -440,25 +440,28 @@ class LakeTable:
     def _commit_files(self, change: FileChange, applied: Applied, token: int) -> None:
         transactions, metadata = transactions_of(self.app, applied, token), metadata_of(self.app, applied, token)
         self._make_durable()
-        sync_data_files(self.uri, [action.path for action in change.added])
-        stamp = write_commit(commit_path(self.uri, self.version + 1), change, transactions, metadata, token)
-        self._ahead += 1
-        self._stamped = (self.version, stamp)
-        self.applied, self._token = applied, token
+        version = self.version + 1
+        with waiting():  # once: to get the turn back costs as much as what is computed here
+            sync_data_files(self.uri, [action.path for action in change.added])
+            stamp = write_commit(commit_path(self.uri, version), change, transactions, metadata, token)
+            self._ahead += 1
+            self._stamped = (version, stamp)
+            self.applied, self._token = applied, token
+            sync_log(self.uri)
         if self._files is not None:
             self._files = changed(self._files, change, self._file_fields)
-        sync_log(self.uri)
-        self._durable = self.version
-        if self.version % (self._checkpoint_every or CHECKPOINT_EVERY) == 0:
+        self._durable = version
+        if version % (self._checkpoint_every or CHECKPOINT_EVERY) == 0:
             with waiting():
                 self.delta.create_checkpoint()
-            sync_checkpoint(self.uri, self.version)
+            sync_checkpoint(self.uri, version)
 
     def _make_durable(self) -> None:
         """Make the commits durable that another program or delta-rs wrote."""
-        for version in range(self._durable + 1, self.version + 1):
+        present = self.version
+        for version in range(self._durable + 1, present + 1):
             sync_commit(self.uri, version)
-        self._durable = max(self._durable, self.version)
+        self._durable = max(self._durable, present)
 
     @contextmanager
     def _translated(self, token: int | None = None) -> Iterator[None]:

@@ -357,5 +357,5 @@ def truncation_meta(event: Truncation, sequence: int) -> dict[str, str | int | N
 
 def position_of(rows: pa.RecordBatch | pa.Table, index: int) -> Position:
     """Return the position of one change."""
-    timeline, commit_lsn, ordinal = (rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal"))
-    return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+    timeline, lsn, ordinal = rows.column("_tli"), rows.column("_commit_lsn"), rows.column("_ordinal")
+    return Position(TimelineId(timeline[index].as_py()), Lsn(lsn[index].as_py()), ordinal[index].as_py())

@@ -64,6 +64,8 @@ def log_rows(step: Rows) -> pa.Table:
 
 def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     """Return `rows` with the log's spelling of the column names."""
+    if set(stored.names).issuperset(rows.schema.names):
+        return rows
     first = {name.lower(): name for name in stored.names}
     names = {name: first.get(name.lower(), name) for name in rows.schema.names}
     if all(name == stored_name for name, stored_name in names.items()):

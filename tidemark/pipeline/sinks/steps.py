@@ -76,7 +76,7 @@ class PackedRun:
 
     def unpacked(self) -> Rows:
         """Return the rows."""
-        return run_of_rows(self.batches)
+        return run_of_rows(self.batches, self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_RO
         nonlocal run_rows
         if run:
             is_packed = all(not isinstance(batch.given, pa.RecordBatch) for _, batch in run)
-            found.append(PackedRun(run[0][1].relation, tuple(run), reached) if is_packed else run_of_rows(run))
+            found.append(PackedRun(run[0][1].relation, tuple(run), reached) if is_packed else run_of_rows(run, reached))
             run.clear()
             run_rows = 0
 
@@ -206,14 +206,14 @@ def after(rows: RowsT, position: Position) -> RowsT:
     return rows.slice(low)
 
 
-def run_of_rows(run: Sequence[tuple[OutboxSequence, ChangeBatch]]) -> Rows:
-    """Return the rows of a run's batches, which have one layout."""
+def run_of_rows(run: Sequence[tuple[OutboxSequence, ChangeBatch]], last: Position | None = None) -> Rows:
+    """Return the rows of a run's batches, which have one layout; `last`: the position of its last row, if known."""
     return Rows(
         run[0][1].relation,
         pa.Table.from_batches([_without_number(batch.rows) for _, batch in run]),
         np.concatenate([np.full(batch.row_count, sequence, np.int64) for sequence, batch in run]),
         run[-1][0],
-        bounds_of(run[-1][1])[1],
+        last_position(run[-1][1]) if last is None else last,
     )
 
 

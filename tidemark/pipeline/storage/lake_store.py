@@ -72,10 +72,12 @@ class LakeStore(Protocol):
     def parquet_source(self, path: str) -> ParquetSource:
         """Return what a Parquet file is read from."""
 
-    def write_parquet(self, path: str, write: WriteParquet, *, makes_folder: bool = False) -> int:
+    def write_parquet(
+        self, path: str, write: WriteParquet, *, makes_folder: bool = False, is_small: bool = False
+    ) -> int:
         """Write a new Parquet file; return its size. After an error there is none.
 
-        With `makes_folder` its folder, of a partition, may be missing.
+        With `makes_folder` its folder, of a partition, may be missing. A file that is small is first made in memory.
         """
 
     def delete(self, paths: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from tidemark.pipeline.storage.turns import waiting
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FILE_MODE = 0o644
+SYNCED_KEPT = 1 << 14  # paths of synced files: a file without a commit is never asked for
 SYNCED_AT_ONCE = 8  # files: a journal of the file system commits what several threads wait for together
 
 
@@ -33,6 +34,9 @@ class LocalStore:
     checks_max = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
     requests_at_once = 1  # a stat takes less time than to wake a thread
     deletes_at_once = 1
+
+    def __init__(self) -> None:
+        self._synced: set[str] = set()  # files whose content is durable, until `sync_files` is asked for them
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
@@ -95,11 +99,18 @@ class LocalStore:
         """Return what a Parquet file is read from."""
         return path
 
-    def write_parquet(self, path: str, write: WriteParquet, *, makes_folder: bool = False) -> int:
-        """Write a new Parquet file; with `makes_folder` also its folder if that is missing."""
+    def write_parquet(
+        self, path: str, write: WriteParquet, *, makes_folder: bool = False, is_small: bool = False
+    ) -> int:
+        """Write a new Parquet file; with `makes_folder` also its folder if that is missing.
+
+        The content of a small file is durable, so that `sync_files` leaves it out: one descriptor serves for all.
+        """
         if makes_folder:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         try:
+            if is_small:
+                return self._write_small(path, write)
             with waiting(), pa.OSFile(path, "wb") as sink:  # a path as the sink costs a third of a small file
                 write(sink)
         except BaseException:
@@ -107,6 +118,22 @@ class LocalStore:
                 os.unlink(path)  # noqa: PTH108 - a full disk should not be filled by parts of files
             raise
         return self.size(path)
+
+    def _write_small(self, path: str, write: WriteParquet) -> int:
+        with waiting():
+            sink = pa.BufferOutputStream()
+            write(sink)
+            content = memoryview(sink.getvalue())
+            descriptor = os.open(path, _NEW, 0o666)
+            try:
+                write_all(descriptor, content)
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        if len(self._synced) >= SYNCED_KEPT:
+            self._synced.clear()
+        self._synced.add(path)
+        return len(content)
 
     def delete(self, paths: Sequence[str]) -> int:
         """Delete files in order."""
@@ -164,13 +191,15 @@ class LocalStore:
 
     def sync_files(self, paths: Collection[str]) -> None:
         """Make the content of files durable."""
-        if len(paths) <= 1:
-            for path in paths:
+        left = [path for path in paths if path not in self._synced]
+        self._synced.difference_update(paths)
+        if len(left) <= 1:
+            for path in left:
                 with waiting():
                     _sync_file(path)
             return
-        with waiting(), ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE), "tidemark-sync") as pool:
-            list(pool.map(_sync_file, paths))
+        with waiting(), ThreadPoolExecutor(min(len(left), SYNCED_AT_ONCE), "tidemark-sync") as pool:
+            list(pool.map(_sync_file, left))
 
     def sync_folder(self, path: str) -> None:
         """Make the entries of a folder durable."""

@@ -155,7 +155,14 @@ class ObjectStore:
         with self._asking(path):
             return bytes(self._opened().get_range(self._key(path), start=start, length=length))
 
-    def write_parquet(self, path: str, write: WriteParquet, *, makes_folder: bool = False) -> int:  # noqa: ARG002
+    def write_parquet(
+        self,
+        path: str,
+        write: WriteParquet,
+        *,
+        makes_folder: bool = False,  # noqa: ARG002 - as the port has them
+        is_small: bool = False,  # noqa: ARG002
+    ) -> int:
         """Write a Parquet file as one object."""
         sink = pa.BufferOutputStream()
         write(sink)

@@ -8,7 +8,7 @@ because a reader may truncate it to milliseconds.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -37,7 +37,7 @@ def statistics(rows: pa.Table, key: Collection[str]) -> str:
     """Return the statistics of a file that contains `rows`: of its first columns and of the columns of `key`."""
     minima, maxima, nulls = [], [], []
     for number, (field, values) in enumerate(zip(rows.schema, rows.columns, strict=True)):
-        if pa.types.is_nested(field.type) or (number >= COLUMNS_MAX and field.name not in key):
+        if field.type.num_fields or (number >= COLUMNS_MAX and field.name not in key):
             continue
         name = _name(field.name)
         nulls.append(f"{name}:{values.null_count}")
@@ -51,18 +51,8 @@ def statistics(rows: pa.Table, key: Collection[str]) -> str:
 
 
 def _bounds(values: pa.ChunkedArray) -> ColumnBounds | None:
-    kind = values.type
-    if pa.types.is_floating(kind):
-        return _of_floats(values)
-    if pa.types.is_date32(kind):
-        return _of_dates(values.cast(pa.int32()))
-    if pa.types.is_timestamp(kind):
-        return _of_times(values.cast(pa.int64()), "" if kind.tz is None else "Z")
-    if pa.types.is_string(kind):
-        return _of_text(values)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
-        return _of_exact(values)
-    return None
+    bounds_of = _BY_TYPE.get(values.type.id)
+    return None if bounds_of is None else bounds_of(values)
 
 
 def _ends(values: pa.ChunkedArray, _of: type[ValueT]) -> tuple[ValueT, ValueT]:
@@ -74,12 +64,19 @@ def _ends(values: pa.ChunkedArray, _of: type[ValueT]) -> tuple[ValueT, ValueT]:
     return found["min"], found["max"]
 
 
-def _of_exact(values: pa.ChunkedArray) -> ColumnBounds:
-    if pa.types.is_decimal(values.type):
-        lowest, highest = _ends(values, Decimal)
-        return f"{lowest:f}", f"{highest:f}"
+def _of_decimals(values: pa.ChunkedArray) -> ColumnBounds:
+    lowest, highest = _ends(values, Decimal)
+    return f"{lowest:f}", f"{highest:f}"
+
+
+def _of_integers(values: pa.ChunkedArray) -> ColumnBounds:
     least, most = _ends(values, int)
-    return str(least).lower(), str(most).lower()  # of Booleans too
+    return str(least), str(most)
+
+
+def _of_booleans(values: pa.ChunkedArray) -> ColumnBounds:
+    least, most = _ends(values, int)
+    return str(least).lower(), str(most).lower()
 
 
 def _of_floats(values: pa.ChunkedArray) -> ColumnBounds | None:
@@ -90,16 +87,17 @@ def _of_floats(values: pa.ChunkedArray) -> ColumnBounds | None:
     return json.dumps(least or -0.0), json.dumps(most or 0.0)
 
 
-def _of_dates(days: pa.ChunkedArray) -> ColumnBounds | None:
-    least, most = _ends(days, int)
+def _of_dates(dates: pa.ChunkedArray) -> ColumnBounds | None:
+    least, most = _ends(dates.cast(pa.int32()), int)
     if least not in _DAYS or most not in _DAYS:
         return None
     first, last = (f'"{(_EPOCH + timedelta(days=day)).date().isoformat()}"' for day in (least, most))
     return first, last
 
 
-def _of_times(microseconds: pa.ChunkedArray, zone: str) -> ColumnBounds | None:
-    earliest, latest = _ends(microseconds, int)
+def _of_times(times: pa.ChunkedArray) -> ColumnBounds | None:
+    zone = "" if times.type.tz is None else "Z"
+    earliest, latest = _ends(times.cast(pa.int64()), int)
     least, most = earliest // _MILLISECOND_US, -(-latest // _MILLISECOND_US)
     if least // _DAY_MS not in _DAYS or most // _DAY_MS not in _DAYS:
         return None
@@ -130,3 +128,16 @@ def _above(prefix: str) -> str | None:
         return None
     code = ord(cut[-1]) + 1
     return cut[:-1] + chr(_SURROGATES.stop if code in _SURROGATES else code)
+
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_BY_TYPE: Mapping[int, Callable[[pa.ChunkedArray], ColumnBounds | None]] = {
+    **{kind.id: _of_floats for kind in (pa.float16(), pa.float32(), pa.float64())},
+    **{kind.id: _of_integers for kind in _INTEGERS},
+    **{kind.id: _of_decimals for kind in (pa.decimal128(1), pa.decimal256(1))},
+    pa.bool_().id: _of_booleans,
+    pa.date32().id: _of_dates,
+    pa.timestamp("us").id: _of_times,
+    pa.string().id: _of_text,
+}
+"""By the id of the type: a test for each kind of type would cost more than the bounds."""

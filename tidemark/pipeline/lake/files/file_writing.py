@@ -19,6 +19,8 @@ from tidemark.pipeline.lake.files.partitions import UNPARTITIONED, PartitionValu
 from tidemark.pipeline.storage.lake_store import ParquetSource
 from tidemark.pipeline.storage.stores import store_of
 
+SMALL_BYTES = 1 << 16  # of rows in memory
+
 
 def write_file(
     uri: str,
@@ -35,6 +37,7 @@ def write_file(
     """
     name = f"{folder_of(partition)}part-00000-{uuid4()}-c000.snappy.parquet"
     rows = rows.drop_columns(list(partition)) if partition else rows
+    is_small = rows.nbytes <= SMALL_BYTES
 
     def write(sink: ParquetSource) -> None:
         pq.write_table(
@@ -42,12 +45,13 @@ def write_file(
             sink,
             compression=COMPRESSION,
             use_dictionary=encodings.dictionaries,
+            write_statistics=not is_small,  # the log has those of the file, of which no part is worth skipping
             column_encoding=encodings.encodings,
             store_schema=False,
             store_decimal_as_integer=True,
         )
 
-    size = store_of(uri).write_parquet(f"{uri}/{name}", write, makes_folder=bool(partition))
+    size = store_of(uri).write_parquet(f"{uri}/{name}", write, makes_folder=bool(partition), is_small=is_small)
     found = statistics(rows, key)
     return AddAction(quote(name, safe="/="), size, dict(partition), now_ms(), data_change, found)
 
@@ -64,6 +68,12 @@ def now_ms() -> int:
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table | None:
     """Return `rows` with the columns of `schema`, NULL where they lack one; None if `schema` lacks a part of them."""
+    if rows.schema.equals(schema):
+        columns = [
+            as_type(values, kind) if kind.num_fields else values
+            for values, kind in zip(rows.columns, schema.types, strict=True)
+        ]
+        return pa.table(columns, schema=schema)
     kinds = {field.name: field.type for field in schema}
     if any(field.name not in kinds or not _fits(field.type, kinds[field.name]) for field in rows.schema):
         return None
