@@ -52,6 +52,7 @@ state_option = click.option(
     type=PATH,
     required=True,
     envvar=STATE_VARIABLE,
+    show_envvar=True,
     help="The state folder.",
 )
 _PLACE_OPTIONS = (
@@ -91,7 +92,8 @@ config_option = click.option(
     "--config",
     type=PATH,
     envvar="TIDEMARK_CONFIG",
-    help="The configuration (TOML); conf/tidemark.toml describes every key.",
+    show_envvar=True,
+    help="The configuration (TOML), by default tidemark.toml in the state folder; conf/tidemark.toml has every key.",
 )
 partition_root_option = click.option(
     "--partition-root",

@@ -57,6 +57,16 @@ def test_a_capture_gets_the_name_that_init_was_given_so_that_two_captures_of_a_c
     refused(cdcctl("init", "--state", state, "--name", "third"), ExitCode.CONFIG, "--name differs from")
 
 
+def test_names_that_match_nothing_are_reported(node: Cluster, tmp_path: Path) -> None:
+    state, dsn = tmp_path / "state", node.dsn("app", ROLE)
+    refused(cdcctl("init", "--state", state, "--dsn", dsn, "--database", "nowhere"), ExitCode.CONFIG, "matches nowhere")
+    assert not state.exists(), "a configuration with the wrong database would be kept"
+    done = succeeded(cdcctl("init", "--state", state, "--dsn", dsn, "--table", "public.acount"))
+    assert "no table matches public.acount" in done.err
+    other = tmp_path / "other"
+    assert "no table" not in succeeded(cdcctl("init", "--state", other, "--dsn", dsn, "--name", "other")).err
+
+
 def test_privileges_that_are_missing_are_named_until_they_are_granted(node: Cluster, tmp_path: Path) -> None:
     state = tmp_path / "state"
     init_refused(state, node.dsn("app", "plain"), ExitCode.NODE_UNFIT, "the role plain", "lacks REPLICATION")

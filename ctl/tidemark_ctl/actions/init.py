@@ -39,7 +39,7 @@ from tidemark.runtime.recovery.rebuild import rebuild
 from tidemark.runtime.seed.backup_reading import wal_of
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.copy_rights import lacking_rights
-from tidemark.runtime.seed.initialise import archiving_user, initialise, initialise_from_backup
+from tidemark.runtime.seed.initialise import archiving_user, databases_of, initialise, initialise_from_backup
 from tidemark.runtime.seed.steady_stream import check_stream
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import OF_BACKUP, SeedProgress
@@ -134,12 +134,16 @@ def _write_settings(
         parse_config(f"[capture]\nname = {json.dumps(name)}\n", {}, where="--name")  # rejects an invalid name
     StateFolder(state).socket("sidecar")  # rejects a path that is too long for a socket
     _close_to_others(StateFolder(state))
+    draft = settings.load(state, None)
     with Node(dsn) as node:
         facts = node.check_fitness()
         user = archiving_user(node)
+        databases = databases or (facts.database,)
+        databases_of(
+            node, replace(draft, select=replace(draft.select, databases=databases))
+        )  # rejects those that match none
     check_stream(dsn, facts.system_identifier)
     if archive is not None:
-        draft = settings.load(state, None)
         draft = replace(draft, archive=replace(draft.archive, folder=str(archive)))
         if archive_kind(archive, facts.system_identifier) is ArchiveKind.SPOOL:
             check_can_fill(draft, user)
@@ -148,7 +152,7 @@ def _write_settings(
         state,
         dsn=dsn,
         name=name,
-        databases=databases or (facts.database,),
+        databases=databases,
         tables=tables or ALL_TABLES,
         archive=archive,
     )

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from tidemark_ctl.views.render import Tree
 
+BLOCKED = "blocked"  # `tidemark.pipeline.lake.positions.TableState`, which `cdcctl` does not load
+
 
 def list_tree(report: Mapping[str, Tree]) -> dict[str, Tree]:
     """Return the tables as one line each."""
@@ -13,7 +15,7 @@ def list_tree(report: Mapping[str, Tree]) -> dict[str, Tree]:
 def description_tree(report: Mapping[str, Tree]) -> dict[str, Tree]:
     """Return one table; its columns are one line each."""
     found = {name: _delta_tree(delta) for name, delta in _mapping(report["delta_tables"]).items()}
-    return {**report, "delta_tables": found}
+    return {**report, "state": _state_text(report), "delta_tables": found}
 
 
 def check_tree(report: Mapping[str, Tree]) -> dict[str, Tree]:
@@ -22,10 +24,14 @@ def check_tree(report: Mapping[str, Tree]) -> dict[str, Tree]:
     return {"lake": report["lake"], "checked": report["checked"], "faults": faults}
 
 
+def _state_text(table: Mapping[str, Tree]) -> str:
+    return f"{table['state']} (no key: log only)" if table["state"] == BLOCKED else str(table["state"])
+
+
 def _line(table: Mapping[str, Tree]) -> str:
     versions = ", ".join(f"{name} {table[name]}" for name in ("log", "replica") if table.get(name) is not None)
     stopped = "".join(f"; not written: {reason}" for reason in _texts(table["not_written"]))
-    state = f"{table['state']} at {table['position']}"
+    state = f"{_state_text(table)} at {table['position']}"
     return f"{table['database']}.{table['table']}: {state}, {versions}, {table['folder']}{stopped}"
 
 

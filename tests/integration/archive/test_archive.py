@@ -81,8 +81,10 @@ def test_a_hole_names_the_first_missing_lsn_and_where_wal_continues(folder: Path
     assert f"from {format_lsn(first + MB)} to {format_lsn(first + 3 * MB)}" in str(caught.value)
     with pytest.raises(Hole, match=format_lsn(first + 3 * MB)):
         read_all(archive, first + 2 * MB + 8)
-    with pytest.raises(Hole):
+    with pytest.raises(Hole) as later:
         read_all(archive, first + 100 * MB)
+    assert "run the command again later" in later.value.hint, "WAL after the last segment may not be archived yet"
+    assert "again later" not in caught.value.hint
 
 
 @pytest.mark.parametrize("size", [0, 10, 8192, MB - 1])

@@ -241,7 +241,7 @@ def test_repair_is_refused_while_delivery_does_not_read_the_archive(node: Cluste
     refused(cdcctl(*command, **options), ExitCode.CONFIG, "stage returning")
     holed.set_stage(Stage.HELD)
     with RoleLock.acquire(holed.sidecar.folder, "archiver"):
-        refused(cdcctl(*command, **options), ExitCode.FENCED, "a archiver already runs")
+        refused(cdcctl(*command, **options), ExitCode.FENCED, "an archiver already runs")
     before = contents(holed.state / "history")
     assert "nothing to repair" in holed.run("repair", "--yes")[0]
     assert contents(holed.state / "history") == before

@@ -46,6 +46,12 @@ class NoWal(ConfigError):
     hint = "give the folder that contains files such as 000000010000000000000001"
 
 
+_NOT_YET = (
+    "the node archives a segment when it is full or switched (pg_switch_wal()): run the command again later, choose an "
+    "earlier start, or restore the missing segments from another copy of the archive"
+)
+
+
 class Hole(WalGap):
     """Segments are missing before later ones."""
 
@@ -121,7 +127,7 @@ class ArchiveFolder:
             yield piece
             lsn = piece.end_lsn
         if lsn == start_lsn:
-            raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
+            raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}", hint=_NOT_YET)
 
     def read_what_is_there(self, start_lsn: Lsn) -> Iterator[WalSlice]:
         """Yield WAL from `start_lsn` on, perhaps none; raise `Hole` if WAL is missing before later segments."""

@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = ProcessFolder(local_path(given.state, "--state"), given.shared_with_group)
         if given.if_missing and find_archive(folder.root, java_home(os.environ, folder.root.absolute())):
             return ExitCode.SUCCESS
+        log.info("spark starts once to record its classes, which takes about a minute")
         archive = prepare(folder)
     except Exception as error:  # noqa: BLE001 - any error ends the process
         return report_ending(log, "no archive of Spark's classes", error)

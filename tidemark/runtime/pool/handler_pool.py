@@ -250,7 +250,8 @@ class HandlerPool(Generic[PART]):
                     retry.succeeded()
                     continue
                 if delay_s is None:
-                    error.add_note(f"raised by the handler, after {retry.backoff.failures} retries")
+                    count = retry.backoff.failures
+                    error.add_note(f"raised by the handler, after {count} {'retry' if count == 1 else 'retries'}")
                     raise
                 self._log.warning(
                     "the handler failed; it is called again with the same batch",

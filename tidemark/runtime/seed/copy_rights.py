@@ -1,6 +1,6 @@
 """The privileges that the first copy will lack, and the statements that grant them; `cdcctl init` prints both."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 
 from tidemark.io.node.database_names import database_names
@@ -18,11 +18,15 @@ TABLES_NAMED_MAX = 20  # named in one database; for a schema with more, GRANT na
 
 
 def lacking_rights(config: Config, folder: StateFolder) -> Iterator[str]:
-    """Yield the missing privileges on the captured tables, and the GRANTs; nothing if nothing will be copied."""
+    """Yield the missing privileges on the captured tables, and the GRANTs, or that no table is captured.
+
+    Nothing is yielded if nothing will be copied.
+    """
     with StateStore.open(folder, read_only=True) as store:
         view = store.view()
     if not config.copy.enabled or view.stage is Stage.FOLLOWER or view.beginning is None:
         return
+    count = 0
     with closing(CopySessions(config.capture.dsn, view.identity)) as sessions:
         for database, name in database_names(sessions.node(), view.beginning.databases).items():
             if not config.select.selection().selects_database(name):
@@ -30,17 +34,20 @@ def lacking_rights(config: Config, folder: StateFolder) -> Iterator[str]:
             with Node(config.capture.dsn, database=name) as node:
                 lacking = {table.oid: table for table in lacking_tables(node)}
                 role = role_name(node)
-            if lacking:
-                yield from _lines(name, role, _captured(config, sessions, database, name, lacking))
+            captured = _captured(config, sessions, database, name)
+            count += len(captured)
+            yield from _lines(name, role, [table for oid, table in lacking.items() if oid in captured])
+    if not count:
+        patterns = ", ".join(config.select.tables)
+        yield (
+            f"no table matches {patterns} (--table, select.tables) at present: a table that matches is captured from "
+            "its creation on"
+        )
 
 
-def _captured(
-    config: Config, sessions: CopySessions, database: Oid, name: str, lacking: Mapping[Oid, LackingTable]
-) -> list[LackingTable]:
-    tables = sessions.source(database, name).tables()
+def _captured(config: Config, sessions: CopySessions, database: Oid, name: str) -> set[Oid]:
     selection = config.select.selection()
-    captured = {table.oid for table in tables if is_captured(selection, table)}
-    return [table for oid, table in lacking.items() if oid in captured]
+    return {table.oid for table in sessions.source(database, name).tables() if is_captured(selection, table)}
 
 
 def _lines(database: str, role: str, lacking: list[LackingTable]) -> Iterator[str]:

@@ -57,7 +57,7 @@ DATABASES = f"""
 class NoDatabase(ConfigError):
     """No database of the node matches the patterns."""
 
-    hint = "see select.databases"
+    hint = "correct --database, or select.databases in the configuration; psql -l lists the databases of the node"
 
 
 def databases_of(node: Node, config: Config) -> list[str]:
