@@ -7,7 +7,7 @@ import pytest
 from tests.support.lakes.scripted_table import ScriptedTable
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, UNTOUCHED, LogBreak
@@ -43,7 +43,7 @@ def known_after(known: TablePosition | None, items: list[Delivered]) -> TablePos
     position = reached if known is None else max(known.position, reached)
     return TablePosition(
         database=items[0].item.database,
-        relation=1,
+        relation=Oid(1),
         namespace="public",
         name="t",
         folder="f",
