@@ -23,7 +23,7 @@ def test_an_idle_sidecar_wakes_a_few_times_a_second(new_cluster: NewCluster, tmp
         process = sidecar.process
         assert process is not None
         let_pass(SETTLED_S, "what follows a start must be over")
-        rates = []
+        rates: list[float] = []
         while len(rates) < MEASURED_TIMES and (not rates or rates[-1] > WAKE_UPS_PER_S_MAX):
             began_s, before = time.monotonic(), wake_ups(process.pid)
             let_pass(MEASURED_S, "wake-ups are counted for this time")
