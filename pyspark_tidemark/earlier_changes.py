@@ -22,6 +22,7 @@ from pyspark_tidemark.backed_up_table import write_backed_up_table
 from pyspark_tidemark.earlier_wal import EarlierWal
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.process.config_loading import load_config
@@ -30,7 +31,7 @@ from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import LogicalMessage
-from tidemark.model.commit_time import CommitTime, parse_lsn_or_time
+from tidemark.model.commit_time import USECS_PER_DAY, CommitTime, parse_lsn_or_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position
@@ -39,7 +40,7 @@ from tidemark.model.table_name import TableName
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
 from tidemark.pipeline.earlier.earlier_changes import AddedChanges, EarlierChanges, LogUnfit
-from tidemark.pipeline.earlier.new_log import create_log
+from tidemark.pipeline.earlier.new_log import NewLog, new_log
 from tidemark.pipeline.earlier.whole_replica import LAST_ORDINAL, WholeReplica
 from tidemark.pipeline.failpoints import EarlierFailpoint, Failpoint
 from tidemark.pipeline.failures import first_reason, reports_full_disk
@@ -62,6 +63,10 @@ from tidemark.wire.state.copy_progress import CopyPhase
 from tidemark.wire.state.plugin_log import PluginLog, PluginUses
 
 _NO_EPOCH = Epoch(TimelineId(0), 0)  # the rows go to the lake, and not to a consumer
+EXPIRING = (
+    "{rows} of the rows are older than log_keep_days = {days}: the pipeline deletes them; to keep them, set "
+    "log_keep_days = 0, or more days, for the table in [[lake.tables]] before you start it"
+)
 
 
 class NothingEarlier(ConfigError):
@@ -91,8 +96,8 @@ class HeldLake:
     transforms: GroupTransforms
     wal: EarlierWal
 
-    def table(self, name: str) -> TablePosition:
-        """Return a table; a selected one without a change in the lake gets a log.
+    def table(self, name: str) -> TablePosition | NewLog:
+        """Return a table; for a selected one without a change in the lake, its new log.
 
         Raise `NoTable`, `NotSelectedYet` or `LogUnfit`.
         """
@@ -118,9 +123,9 @@ class HeldLake:
                 hint="name the configuration of the daemons with --config",
             )
         ((of, relation),) = new.items()
-        return self._created(of, relation, name)
+        return self._new_log(of, relation, name)
 
-    def _created(self, of: TableId, relation: Relation, name: str) -> TablePosition:
+    def _new_log(self, of: TableId, relation: Relation, name: str) -> NewLog:
         delivered = self._delivered(of[0], relation)
         if self.wal.config.lake.settings_of(delivered.qualified_name).write is Written.REPLICA:
             raise LogUnfit(
@@ -128,7 +133,7 @@ class HeldLake:
                 hint="set write = 'both' or 'log' for it, or let the replica come from a first copy",
             )
         self._check_copied(of, name)
-        return create_log(
+        return new_log(
             self.root,
             self.positions,
             of,
@@ -152,19 +157,22 @@ class HeldLake:
                 hint="let the copy end, and the pipeline write it; then stop the pipeline and repeat this command",
             )
 
-    def add(self, table: TablePosition, begin: Lsn | CommitTime, backup: Path | None) -> ReplayReport:
+    def add(self, to: TablePosition | NewLog, begin: Lsn | CommitTime, backup: Path | None) -> ReplayReport:
         """Add the earlier changes of a table from `begin` on, and make its replica whole; return the report."""
+        table = to.table if isinstance(to, NewLog) else to
+        settings = self.wal.config.lake.settings_of(table.qualified_name)
+        keep_us = settings.log_keep_days * USECS_PER_DAY
         earlier = EarlierChanges(
             self.root,
             self.wal.view.identity.capture,
             self.positions,
-            table,
+            to,
             shapes=self.shapes,
             constants=constants_of,
             dialects=self.databases.dialects,
+            expires_before_us=SystemClock().wall_us() - keep_us if keep_us else 0,
         )
         added = self._add(earlier, table, begin)
-        settings = self.wal.config.lake.settings_of(table.qualified_name)
         database = self.databases.get(table.database, str(table.database))
         whole = WholeReplica(self.root, self.wal.view.identity, database, self.positions, earlier.table, settings)
         make = whole.from_log if backup is None else partial(self._from_backup, table, backup)
@@ -179,6 +187,9 @@ class HeldLake:
         replica = f"unchanged: {obstacle}" if obstacle else f"all rows, from {source}" if rows else "unchanged"
         first = "" if added.first is None else format_lsn(added.first.commit_lsn)
         changes: ReplayReport = {"table": table.qualified_name, "first": first, "rows": added.rows}
+        if added.expiring:
+            changes["expiring_rows"] = added.expiring
+            changes["warning"] = EXPIRING.format(rows=added.expiring, days=settings.log_keep_days)
         return changes | {"files": added.files, "replica": replica, "replica_rows": rows}
 
     def _add(self, earlier: EarlierChanges, table: TablePosition, begin: Lsn | CommitTime) -> AddedChanges:

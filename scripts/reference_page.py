@@ -36,6 +36,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
                 "SchemaEvent",
                 "SchemaChange",
                 "SchemaEffect",
+                "CaptureChange",
                 "PartitionEvent",
                 "RewriteBoundary",
                 "Truncation",

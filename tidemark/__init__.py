@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidemark.engine.offset_update import OffsetsRefused
     from tidemark.engine.stop_condition import StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
+    from tidemark.model.capture_change import CaptureChange
     from tidemark.model.change import (
         CopyBoundary,
         EngineEvent,
@@ -78,6 +79,7 @@ __all__ = [
     "BadSecret",
     "BadTransform",
     "Batch",
+    "CaptureChange",
     "Cast",
     "Change",
     "ChangedFieldsOnly",
@@ -167,6 +169,7 @@ _MODULES = {
     "runtime.pool.pool_kind": ("PoolKind",),
     "embedding.processor": ("Processor", "ProcessorPart", "WorkerPool"),
     "engine.stop_condition": ("StopWhen",),
+    "model.capture_change": ("CaptureChange",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
         *("SchemaChange", "SchemaEffect", "SchemaEvent", "TableCount", "TransactionBoundary"),

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
-from tests.support.lakes.lakes import IDENTITY, folder_of, replica_rows
+from tests.support.lakes.lakes import IDENTITY, folder_of, log_rows, replica_rows
 from tests.support.lakes.local_executors import local_writers
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.lakes.stored_lake import StoredLake
@@ -26,7 +26,7 @@ from tidemark.pipeline.landing.metrics import EXECUTOR_REFUSALS, PipelineMetrics
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.merge.merge_tasks import MergeTask
 from tidemark.pipeline.merge.merging import MergedFiles
-from tidemark.pipeline.sinks.executor_files import ReplicaFiles
+from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import PackedRun
 from tidemark.pipeline.source.options import SourceOptions
@@ -37,6 +37,8 @@ CREDENTIALS = "[default]\naws_access_key_id = key\naws_secret_access_key = secre
 EACH_GROUP = 1  # byte: a portion has at least one group
 ALL_RUNS = LakeConfig(executor_bytes_min=1)
 ROWS = 20
+RUNS = 8
+OPEN_FROM = 4
 LOST = 2  # merges that find a file lost
 TRIED = {1: False, 3: False, 6: True, 7: True}  # runs that are given to executors: after failures not the next 1, 2
 
@@ -124,6 +126,53 @@ def test_the_driver_merges_what_executors_could_not_and_spares_them_ever_more_ru
     warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
     assert warnings == ["executors did not merge: the driver does"] * LOST
     assert metrics.registry.get_sample_value(EXECUTOR_REFUSALS, {"capture": "test"}) == LOST
+
+
+class ShutWriters(ExecutorWriters):
+    """A file is in the place of the folder of a log while executors write the first runs."""
+
+    run = 0
+    written: Mapping[int, bool] = MappingProxyType({})
+
+    def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
+        if not isinstance(target, LogFiles):
+            return super().write(target, run)
+        log, is_shut = Path(target.uri), self.run < OPEN_FROM
+        if is_shut:
+            log.rename(log.with_suffix(".shut"))
+            log.touch()
+        try:
+            found = super().write(target, run)
+        finally:
+            if is_shut:
+                log.unlink()
+                log.with_suffix(".shut").rename(log)
+        self.written = {**self.written, self.run: found is not None}
+        return found
+
+
+@pytest.mark.feature("L06")
+def test_the_driver_appends_what_executors_could_not(tmp_path: Path, spark: SparkSession) -> None:
+    folder, lake_root, table = StateFolder(tmp_path / "state"), tmp_path / "lake", ScriptedTable()
+    make_state(folder.root)
+    for run in range(RUNS):
+        table.commit()
+        table.insert({1: run, 2: "new", 3: "big"})
+        table.cut()
+    feed(folder.root, (group_of([item]) for item in table.items))
+    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
+    writers = local_writers(ShutWriters, source, lake_root, metrics, spark, settings=ALL_RUNS)
+    with OutboxReader.open(folder) as outbox, capture_logs() as lines:
+        lake = Lake(str(lake_root), IDENTITY, shape_of, constants_of, writers=writers)
+        given = (outbox, outbox.outbox_id, NO_SEQUENCE, outbox.head(), EACH_GROUP)
+        for run, portion in enumerate(feeds(*given, writers=writers.taken())):
+            writers.run = run
+            lake.apply(portion.lake_batch)
+            assert len(log_rows(lake_root, folder_of(table.relation))) == run + 1
+    warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert warnings == ["executors did not write: the driver does"] * LOST
+    assert metrics.registry.get_sample_value(EXECUTOR_REFUSALS, {"capture": "test"}) == LOST
+    assert writers.written == {run: run in TRIED and TRIED[run] for run in range(1, RUNS)}
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import KnownDatabase, Relation
@@ -164,7 +165,10 @@ class SchemaEffect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaEvent:
-    """A relation's description changed inside a transaction."""
+    """A relation's description changed inside a transaction.
+
+    With an equal description before and after, it reports another change: of the transforms, or of the capture.
+    """
 
     position: Position
     lsn: Lsn
@@ -176,6 +180,12 @@ class SchemaEvent:
     after: Relation | None
     brings_rows: bool = False  # from now on a separate table, whose rows were delivered under another name (DETACH)
     commit_time_us: int = NO_COMMIT_TIME
+    capture: CaptureChange = CaptureChange.NONE
+
+    @property
+    def is_of_capture(self) -> bool:
+        """Return whether it only reports that the capture of the table ends or begins."""
+        return self.capture is not CaptureChange.NONE and self.before == self.after
 
 
 class PartitionChange(Enum):

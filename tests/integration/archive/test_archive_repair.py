@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.lakes.lakes import feed_by_hand, rows_by_key
 from tests.support.processes.captures import Sidecar, replayed
 from tests.support.processes.cdcctl import cdcctl, contents, refused, succeeded
 from tests.support.servers.postgres import Cluster, new_cluster
+from tidemark.io.process.config import CopyConfig
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
@@ -25,6 +27,11 @@ from tidemark.model.message_prefix import LOSS_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.lake.positions import Positions, TableState
+from tidemark.pipeline.lake.report import OpenedLake
+from tidemark.pipeline.replay.moment import EndOfLake
+from tidemark.pipeline.replay.refusal import ReplayRefused
+from tidemark.pipeline.replay.replaying import replay
+from tidemark.pipeline.replay.result_target import FolderTarget
 from tidemark.wal.segments import segment_start
 from tidemark.wire.state.copy_progress import CopyPhase
 from tidemark.wire.state.state_keys import STAGE
@@ -240,3 +247,33 @@ def test_repair_is_refused_while_delivery_does_not_read_the_archive(node: Cluste
     assert contents(holed.state / "history") == before
     options = {**options, "TIDEMARK_ARCHIVE__FOLDER": ""}
     refused(cdcctl(*command, **options), ExitCode.CONFIG, "no archive is configured")
+
+
+@pytest.mark.feature("I29")
+def test_a_loss_without_a_copy_is_a_gap_of_each_log_from_which_no_moment_after_it_is_shown(
+    node: Cluster, tmp_path: Path
+) -> None:
+    holed = Holed(node, tmp_path)
+    sidecar = holed.sidecar
+    sidecar.options["TIDEMARK_COPY__ENABLED"] = "false"
+    sidecar.config = replace(sidecar.config, copy=CopyConfig(enabled=False))
+    holed.sql("CREATE TABLE dropped (id int PRIMARY KEY)", "CREATE TABLE altered (id int PRIMARY KEY, note int)")
+    sidecar.init()
+    try:
+        sidecar.start()
+        holed.sql("CREATE TABLE kept (id int PRIMARY KEY, note text)")
+        make_the_hole(holed)
+        holed.run("repair", "--yes")
+        holed.set_stage(Stage.REALTIME)
+        sidecar.start()
+        holed.sql("UPDATE kept SET note = 'after' WHERE id = 4")
+        sidecar.catch_up()
+        feed_by_hand(sidecar.folder, holed.lake, "lake")
+    finally:
+        sidecar.close()
+    lake = OpenedLake(str(holed.lake))
+    kept = lake.find("public.kept")
+    (gap,) = kept.breaks
+    with pytest.raises(ReplayRefused, match=f"its changes after {gap.after} and before {gap.to} are missing"):
+        replay(lake, kept, EndOfLake(), FolderTarget(tmp_path / "to"))
+    assert lake.find("public.dropped").state is TableState.DROPPED

@@ -173,6 +173,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
             late.stop()
             late.options[TABLES_VARIABLE] = "*.*"
             late.start()
+            late.catch_up()  # it has listed its tables: the lake has all changes from then on
             run_all(cluster, LATER[:LANDED])
             late.catch_up()
             feed_by_hand(late.folder, root / "late" / "lake", READER)
@@ -326,8 +327,9 @@ def test_what_cannot_be_added_is_refused_with_the_reason(captured: Captured, tmp
     lake = captured.late_lake(tmp_path)
     before = without_lock(lake)
     refused(captured.add(lake, "public.missing"), ExitCode.CONFIG, "has no table public.missing")
-    refused(captured.add(lake, "public.keyed", begin="0/FFFFFFFF"), ExitCode.CONFIG, "its log begins at")
-    refused(captured.add(lake, "public.keyed", begin="0/1"), ExitCode.STATE, "no catalog base for 0/1")
+    for table in ("public.keyed", "public.keyless"):  # the second has no change in the lake
+        refused(captured.add(lake, table, begin="0/FFFFFFFF"), ExitCode.CONFIG, "its log begins at")
+        refused(captured.add(lake, table, begin="0/1"), ExitCode.STATE, "no catalog base for 0/1")
     with RoleLock.acquire(captured.late, f"pipeline-{READER}"):
         refused(captured.add(lake, "public.keyed"), ExitCode.FENCED, "pipeline")
     assert without_lock(lake) == before
@@ -353,6 +355,24 @@ def test_an_attempt_from_a_time_leaves_out_no_transaction_behind_the_first_one(
     found = json.loads(succeeded(from_archive.add(by_time, "public.keyed", "--json", begin=str(time))).out)
     assert found == expected
     assert log_of(by_time, "keyed") == log_of(by_lsn, "keyed")
+
+
+@pytest.mark.feature("N05")
+def test_rows_that_log_keep_days_would_delete_are_counted_with_the_remedy(captured: Captured, tmp_path: Path) -> None:
+    statement = "UPDATE keyed SET note = 'second' WHERE id % 3 = 0"
+    archive = shutil.copytree(captured.root / "archive", tmp_path / "archive")
+    before, after = captured.after[EARLIER[EARLIER.index(statement) - 1]], captured.after[statement]
+    set_forward(archive, before, after, seconds=-3 * 86_400)
+    config = tmp_path / "tidemark.toml"
+    config.write_text('[[lake.tables]]\npattern = "public.keyed"\nlog_keep_days = 2\n')
+    old = replace(captured, archive=archive)
+    report = json.loads(
+        succeeded(old.add(captured.late_lake(tmp_path), "public.keyed", "--config", config, "--json")).out
+    )
+    assert report["expiring_rows"] == 40 // 3
+    assert "log_keep_days = 2: the pipeline deletes them" in report["warning"]
+    kept = captured.late_lake(tmp_path / "without")
+    assert "expiring_rows" not in json.loads(succeeded(old.add(kept, "public.keyed", "--json")).out)
 
 
 def set_forward(archive: Path, begin: Lsn, end: Lsn, seconds: int) -> CommitTime:

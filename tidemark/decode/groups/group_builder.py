@@ -24,7 +24,15 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.transactions.itemlog import Item
 from tidemark.decode.transactions.schema_changes import CAPTURED_KINDS
 from tidemark.decode.types.codec import Dialect
-from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd, Truncation
+from tidemark.model.capture_change import CaptureChange
+from tidemark.model.change import (
+    ChangeGroup,
+    GroupItem,
+    LogicalMessage,
+    SchemaEvent,
+    TransactionEnd,
+    Truncation,
+)
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.message_prefix import CAPTURE_PREFIXES
 from tidemark.model.origins import NO_ORIGIN_EXCLUDED, ExcludedOrigins
@@ -296,7 +304,7 @@ class GroupBuilder:
                 self._items.append(item)
                 self._byte_count += ITEM_BYTES + len(item.content)
             return
-        items = [routed for routed in self._routes.items(item) if self._selects_item(routed, end)]
+        items = [self._marked(routed) for routed in self._routes.items(item) if self._selects_item(routed, end)]
         if items:
             self._end_batches()
             self._count_item(item, end)
@@ -376,6 +384,13 @@ class GroupBuilder:
         if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
         return any(self.selects(relation) for relation in versions)
+
+    def _marked(self, item: RoutedItem) -> RoutedItem:
+        """Mark an event by which a table leaves the selection, or comes into it."""
+        if not isinstance(item, SchemaEvent) or item.before is None or item.after is None:
+            return item
+        was, now = self.selects(item.before), self.selects(item.after)
+        return item if was == now else replace(item, capture=CaptureChange.BEGINS if now else CaptureChange.ENDS)
 
     def selects(self, relation: Relation) -> bool:
         """Return whether the rows of a relation version are delivered."""

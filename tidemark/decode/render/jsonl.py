@@ -36,6 +36,7 @@ from tidemark.decode.render.json_columns import (
 from tidemark.decode.render.placed_lines import Lines, Piece, TransactionColumn
 from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
 from tidemark.decode.render.stream_lines import StreamLines
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import (
     AFTER,
     BEFORE,
@@ -175,6 +176,8 @@ class JsonLines:
         }
         if item.brings_rows:
             fields["brings_rows"] = True
+        if item.capture is not CaptureChange.NONE:
+            fields["capture"] = item.capture.value
         return self._line("schema", item.position, described, item.database, fields)
 
     def _line(

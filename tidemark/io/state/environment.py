@@ -335,6 +335,9 @@ def _translated(error: lmdb.Error, root: Path) -> StateError:
         return StateError(f"{READERS_MAX} readers already use the state folder {root}: {error}")
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.VersionMismatchError):
         return StateError(f"{root / 'lmdb' / 'data.mdb'} is damaged: {error}", hint=DAMAGED_HINT)
+    if error.code in (errno.EACCES, errno.EPERM):
+        hint = "run this as the user of the capture (the owner of the folder), or as a member of capture.group"
+        return StateError(f"state folder {root}: {error}", hint=hint)
     return StateError(
         f"state folder {root}: {error}", hint="check that the folder is on a local disk and that only Tidemark uses it"
     )

@@ -224,11 +224,16 @@ class ExecutorWriters:
         if not tasks or self._jobs.are_paused or self._refused.skips(target.uri):
             return None
         begun_s = self._clock.monotonic_s()
-        parts = self._jobs.run(
-            target.uri,
-            len(tasks),
-            lambda context: list(context.parallelize(tasks, len(tasks)).map(write_part).collect()),
-        )
+        try:
+            parts = self._jobs.run(
+                target.uri,
+                len(tasks),
+                lambda context: list(context.parallelize(tasks, len(tasks)).map(write_part).collect()),
+            )
+        except ExecutorsFailed as error:  # as in `merge`
+            self._refuse(target.uri)
+            self._log.warning("executors did not write: the driver does", table=target.uri, reason=str(error))
+            return None
         if parts is None:
             return None
         written = joined(parts)

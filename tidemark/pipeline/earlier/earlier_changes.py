@@ -24,6 +24,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.pipeline.delta_log.applied import BEFORE_ALL, Applied
 from tidemark.pipeline.delta_log.commit_files import FileChange
+from tidemark.pipeline.earlier.new_log import NewLog
 from tidemark.pipeline.earlier.older_rows import older_rows
 from tidemark.pipeline.failpoints import EarlierFailpoint
 from tidemark.pipeline.lake.faults import LakeEntry, LogBreak
@@ -31,7 +32,7 @@ from tidemark.pipeline.lake.files.file_format import FILE_BYTES, arrow_encodings
 from tidemark.pipeline.lake.files.file_writing import fitted, write_file
 from tidemark.pipeline.lake.files.partitions import divided
 from tidemark.pipeline.lake.folders import LOG, table_app
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.log_order import PLACE, ranges_of
 from tidemark.pipeline.lake.positions import Positions, TablePosition
@@ -58,6 +59,7 @@ class AddedChanges:
     rows: int
     files: int
     first: Position | None  # of the changes that were added; None: there was none
+    expiring: int = 0  # of the rows: maintenance deletes them, since they are older than `log_keep_days`
 
 
 class EarlierChanges:
@@ -68,25 +70,28 @@ class EarlierChanges:
         root: str,
         capture: str,
         positions: Positions,
-        table: TablePosition,
+        table: TablePosition | NewLog,
         *,
         shapes: Shapes,
         constants: Constants,
         dialects: Mapping[Oid, Dialect],
+        expires_before_us: int = 0,
     ) -> None:
-        """Open the log of `table` in the lake at `root`; raise `LogUnfit`."""
+        """Open the log of `table` in the lake at `root`; raise `LogUnfit`.
+
+        expires_before_us: maintenance deletes rows of transactions that were committed before this time (since 1970).
+        """
         self._positions = positions
-        self._table = table
-        self._of = (table.database, table.relation)
-        self._uri, self._app = f"{root}/{table.folder}/{LOG}", table_app(capture, self._of, LOG)
+        self._new = table if isinstance(table, NewLog) else None
+        self._table = table.table if isinstance(table, NewLog) else table
+        self._of = (self._table.database, self._table.relation)
+        self._uri, self._app = f"{root}/{self._table.folder}/{LOG}", table_app(capture, self._of, LOG)
         self._shapes = shapes
-        _check(table)
-        self._log = writable_table(self._uri, self._app, table.log.recorded)
-        if expired_lsn(self._log):
-            raise LogUnfit(
-                f"{table.qualified_name}: log_keep_days has deleted rows of its log, and would delete earlier ones",
-                hint="set log_keep_days = 0 for it in [[lake.tables]], and copy it again with a new log",
-            )
+        self._opened: LakeTable | None = None
+        if self._new is None:
+            _check(self._table)
+            self._opened = writable_table(self._uri, self._app, self._table.log.recorded)
+            _check_expired(self._table, self._opened)
         self._events = EventRecord(
             root,
             capture,
@@ -96,15 +101,29 @@ class EarlierChanges:
             is_reduced=lambda _of, _items: False,
             expired_lsn=lambda _of: INVALID_LSN,
         )
-        self.end = self._first_in_log()  # NB: an attempt that made its commit has added what is before the break
+        # NB: an attempt that made its commit has added what is before the break
+        self.end = self._table.position if self._new is not None else self._first_in_log()
         self._from_lsn = INVALID_LSN
         self._is_marked = False
-        self.was_committed = any(gap.reason == UNFINISHED and self.end < gap.to for gap in table.breaks)
+        self.was_committed = any(gap.reason == UNFINISHED and self.end < gap.to for gap in self._table.breaks)
         self._reached = BEFORE_ALL
         self._first: Position | None = None
         self._waiting: list[pa.Table] = []
         self._written = FileChange()
         self._rows = 0
+        self._expires_before_us = expires_before_us
+        self._expiring = 0
+
+    @property
+    def _log(self) -> LakeTable:
+        assert self._opened is not None, "created before the first change is added"
+        return self._opened
+
+    def _create(self) -> None:
+        """Create the log if the lake has none."""
+        if self._new is not None and self._opened is None:
+            self._table = self._new.create()
+            self._opened = writable_table(self._uri, self._app, self._table.log.recorded)
 
     @property
     def interrupted_lsn(self) -> Lsn | None:
@@ -135,6 +154,7 @@ class EarlierChanges:
 
     def complete(self) -> AddedChanges:
         """Add all to the log in one commit."""
+        self._create()
         self._write()
         for reopened in range(REOPENED_MAX + 1 if self._written.added else 0):
             try:
@@ -144,9 +164,9 @@ class EarlierChanges:
             except TableMoved:  # maintenance by another program
                 if reopened == REOPENED_MAX:
                     raise
-                self._log = writable_table(self._uri, self._app, self._table.log.recorded)
+                self._opened = writable_table(self._uri, self._app, self._table.log.recorded)
         passed(EarlierFailpoint.COMMITTED)
-        return AddedChanges(self._rows, len(self._written.added), self._first)
+        return AddedChanges(self._rows, len(self._written.added), self._first, self._expiring)
 
     @property
     def table(self) -> TablePosition:
@@ -160,6 +180,7 @@ class EarlierChanges:
 
     def _mark(self) -> None:
         """Record that changes are being added."""
+        self._create()
         unfinished = LogBreak(UNFINISHED, Position(TimelineId(0), self._from_lsn, 0), self.end)
         self.record(replace(self._table, breaks=(*self._other_breaks, unfinished)))
         self._is_marked = True
@@ -232,6 +253,9 @@ class EarlierChanges:
         for values, part in divided(laid_out, self._log.partition):
             self._written.added.append(write_file(self._uri, part, encodings, partition=values))
         self._rows += rows.num_rows
+        if self._expires_before_us:
+            before = pa.scalar(self._expires_before_us, pa.timestamp("us", tz="UTC"))
+            self._expiring += pc.sum(pc.less(rows.column("_commit_time"), before)).as_py() or 0
         passed(EarlierFailpoint.WRITTEN)
 
 
@@ -250,6 +274,15 @@ def _check(table: TablePosition) -> None:
         raise LogUnfit(
             f"{name}: its log lacks columns of the table because of schema_policy = 'ignore' in [[lake.tables]]",
             hint="set another schema_policy, and copy the table again",
+        )
+
+
+def _check_expired(table: TablePosition, log: LakeTable) -> None:
+    """Raise `LogUnfit` if maintenance has deleted rows of the log."""
+    if expired_lsn(log):
+        raise LogUnfit(
+            f"{table.qualified_name}: log_keep_days has deleted rows of its log, and would delete earlier ones",
+            hint="set log_keep_days = 0 for it in [[lake.tables]], and copy it again with a new log",
         )
 
 

@@ -1,6 +1,10 @@
-"""Creates the log of a table that has no change in the lake yet, so that earlier changes can be added to it."""
+"""Creates the log of a table that has no change in the lake yet, so that earlier changes can be added to it.
 
-from collections.abc import Mapping
+It is created with the first of them, or with the report that there is none: a command that is refused leaves nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.lsn import Oid
@@ -17,7 +21,15 @@ from tidemark.pipeline.sinks.logshape import log_schema
 from tidemark.wire.state.values import Identity
 
 
-def create_log(
+@dataclass(frozen=True, slots=True, eq=False)
+class NewLog:
+    """A log that does not exist yet: `create` makes it, empty, and records the table."""
+
+    table: TablePosition  # as long as there is no log
+    create: Callable[[], TablePosition]
+
+
+def new_log(
     root: str,
     positions: Positions,
     of: TableId,
@@ -28,17 +40,13 @@ def create_log(
     databases: Mapping[Oid, str],
     shapes: Shapes,
     config: LakeConfig,
-) -> TablePosition:
-    """Create an empty log and record the table; the lake has all changes up to `applied`, and none of the table."""
+) -> NewLog:
+    """Return the log of a table of which the lake has nothing; the lake has all changes up to `applied`."""
     capture, database = identity.capture, databases.get(of[0], str(of[0]))
     properties = source_properties(capture, identity.system_identifier, database, relation.qualified_name)
     folders = LakeFolders(root, capture, databases, positions.tables)
     folders.choose(of, relation)
     folder, partition = folders[of], config.settings_of(relation.qualified_name).partition
-    log = writable_table(f"{root}/{folder}/{LOG}", table_app(capture, of, LOG), properties=properties)
-    if not log.exists:
-        schema = log_schema(relation, shapes(relation))
-        log.create(schema, applied, partition=partition_columns(relation, partition))
     table = TablePosition(
         database=of[0],
         relation=of[1],
@@ -48,7 +56,15 @@ def create_log(
         state=TableState.LIVE,
         sequence=applied.sequence,
         position=applied.position,
-        log=LakeEntry(log.recorded),
     )
-    positions.write(positions.outbox, [table], applied)
-    return table
+
+    def create() -> TablePosition:
+        log = writable_table(f"{root}/{folder}/{LOG}", table_app(capture, of, LOG), properties=properties)
+        if not log.exists:
+            schema = log_schema(relation, shapes(relation))
+            log.create(schema, applied, partition=partition_columns(relation, partition))
+        created = replace(table, log=LakeEntry(log.recorded))
+        positions.write(positions.outbox, [created], applied)
+        return created
+
+    return NewLog(table, create)

@@ -32,7 +32,7 @@ from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
 from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
 from tidemark.pipeline.sinks.changelog import ChangeLog
-from tidemark.pipeline.sinks.lake_batch import LakeBatch, first_relation, latest_relation, split_items
+from tidemark.pipeline.sinks.lake_batch import LakeBatch, first_relation, latest_relation, split_items, without_notices
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.wire.state.values import Identity
@@ -76,7 +76,7 @@ class IcebergLake:
         """Append `batch` to every log, then record it in the catalog."""
         passed(Failpoint.BATCH_RECEIVED)
         self._check_present()
-        split = split_items(batch.items)
+        split = without_notices(split_items(batch.items), known=())
         written: list[tuple[TablePosition, IcebergTable]] = []
         for of, items in split.tables.items():
             self._folders.choose(of, first_relation(items))

@@ -60,13 +60,33 @@ class Fault:
     sequence: Sequence = NO_SEQUENCE
 
 
+NOT_SELECTED = "the table was not selected"
+OPEN_END = Position(TimelineId((1 << 31) - 1), Lsn((1 << 63) - 1), 0)  # the greatest that `_POSITION` can store
+
+
 @dataclass(frozen=True, slots=True)
 class LogBreak:
-    """A gap in a log: changes after `after` and before `to` are missing, and earlier ones may have been changed."""
+    """A gap in a log: changes after `after` and before `to` are missing, and earlier ones may have been changed.
+
+    If the table was not selected meanwhile (`NOT_SELECTED`), earlier ones are as they were written.
+    """
 
     reason: str
     after: Position
     to: Position
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether changes are still missing: the table is not selected."""
+        return self.to == OPEN_END
+
+    @property
+    def keeps_earlier(self) -> bool:
+        """Return whether earlier changes are as they were written."""
+        return self.reason == NOT_SELECTED
+
+    def __str__(self) -> str:
+        return f"after {self.after}{'' if self.is_open else f', before {self.to}'}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

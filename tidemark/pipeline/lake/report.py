@@ -134,7 +134,7 @@ def _summary(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
         "generation": table.generation,
         **{delta.name: delta.entry.recorded.version if delta.exists else None for delta in lake.deltas(table)},
         "not_written": [f"{delta.name}: {fault}" for delta in lake.deltas(table) for fault in _recorded_fault(delta)],
-        "breaks": [f"after {gap.after}, before {gap.to}: {gap.reason}" for gap in table.breaks],
+        "breaks": [str(gap) for gap in table.breaks],
     }
 
 

@@ -25,6 +25,10 @@ from tidemark.pipeline.replay.moment import LsnMoment, Moment
 from tidemark.pipeline.replay.recorded_events import RecordedEvent, RecordedEvents
 from tidemark.pipeline.replay.refusal import ReplayRefused
 
+NOT_SELECTED_HINT = (
+    "select the table (select.tables) and copy it with cdcctl table recopy {table}: its rows are known from the copy on"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
@@ -55,7 +59,7 @@ class ReplayedTable:
         emptied = [one for one in self.events.between(base.position, end) if _empties(one)]
         base = emptied[-1] if emptied else base
         self._check_expired(base)
-        self._check_breaks(base)
+        self._check_breaks(base, end)
         self._check_end(moment, base, end, copy)
         self._check_times(moment, base, end)
         self._check_columns(base, end)
@@ -164,17 +168,26 @@ class ReplayedTable:
         if base.position.commit_lsn <= self.log.expired:
             raise ReplayRefused(f"{self._name}: {self._deleted_rows}, and the replay would begin at {base.position}")
 
-    def _check_breaks(self, base: RecordedEvent) -> None:
+    def _check_breaks(self, base: RecordedEvent, end: Position | None) -> None:
         """Raise `ReplayRefused` if the log has a break after `base`.
 
-        NB: also for moments before the break: another writer may have changed earlier rows, and the log may be new.
+        NB: also for moments before the break, unless the table was not selected in it: another writer may have changed
+        earlier rows, and the log may be new.
         """
         for gap in self.table.breaks:
-            if gap.to > base.position:
+            if gap.to <= base.position:
+                continue
+            if not gap.keeps_earlier:
                 raise ReplayRefused(
                     f"{self._name}: its log has a break: changes after {gap.after} and before {gap.to} are missing, "
                     f"and earlier ones may have been changed: {gap.reason}",
                     hint=f"choose a moment after the copy at {gap.to}, or name a base backup (--base-backup)",
+                )
+            if end is None or end > gap.after:
+                until = " are missing" if gap.is_open else f" and before {gap.to} are missing"
+                raise ReplayRefused(
+                    f"{self._name}: its changes after {gap.after}{until}: {gap.reason}",
+                    hint=NOT_SELECTED_HINT.format(table=self._name),
                 )
 
     def _check_times(self, moment: Moment, base: RecordedEvent, end: Position | None) -> None:

@@ -1,6 +1,6 @@
 """A batch of outbox values for the lake, divided by table."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.model.change import NO_COMMIT_TIME, LogicalMessage, SchemaEvent
@@ -62,6 +62,18 @@ def split_items(items: Sequence[LakeItem]) -> SplitBatch:
             continue  # its rows come from its partitions
         split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
     return split
+
+
+def without_notices(split: SplitBatch, known: Container[TableId]) -> SplitBatch:
+    """Leave out the events that only report the capture of a table: no log and no replica changes with them.
+
+    A table of which nothing else is known is left out with them.
+    """
+    tables = {
+        of: [one for one in items if not (isinstance(one.item, SchemaEvent) and one.item.is_of_capture)]
+        for of, items in split.tables.items()
+    }
+    return SplitBatch({of: items for of, items in tables.items() if items or of in known}, split.messages)
 
 
 def first_relation(items: Sequence[Delivered]) -> Relation:

@@ -44,6 +44,7 @@ from tidemark.pipeline.sinks.lake_batch import (
     first_relation,
     latest_relation,
     split_items,
+    without_notices,
 )
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.pipeline.sinks.steps import Delivered, last_position
@@ -185,7 +186,8 @@ class Lake:
         """
         self.positions.check_present()
         known, applied = self.positions.tables[of], self.positions.applied
-        split, is_last = split_items(items), upto >= applied.sequence
+        whole, is_last = split_items(items), upto >= applied.sequence
+        split = without_notices(whole, self.positions.tables)
 
         def write(target: TargetTable, some: Sequence[StoredItem]) -> Outcome:
             if target.known.fault is None and kind is FaultKind.PAUSED:
@@ -201,7 +203,9 @@ class Lake:
             own = split.tables.get(of, [])
             outcomes = [self._writes.log(of, own, write), self._writes.replica(of, own, write)]
             # NB: the items may be older than the name.
-            reached = replace(self._reached(of, own, *outcomes), namespace=known.namespace, name=known.name)
+            log, replica = outcomes
+            reached = self._reached(of, own, log, replica, whole.tables.get(of, ()))
+            reached = replace(reached, namespace=known.namespace, name=known.name)
         if is_last:
             self._writes.intervals.record_merge(of)
         passed(Failpoint.TABLE_CAUGHT_UP)
@@ -217,7 +221,8 @@ class Lake:
             since = OutboxSequence(batch.items[0][0] - 1) if batch.items else batch.end
             self.give_up(self.paused.keys(), "another outbox continues the lake, without the changes of its pause")
             self._rebase_deferred(batch, since)
-        split = split_items(batch.items)
+        whole = split_items(batch.items)
+        split = without_notices(whole, self.positions.tables)
         self._add_maintained(split)
         self._add_stopped(split)
         self._add_changed(split)
@@ -253,7 +258,10 @@ class Lake:
             reason = lagging.get(outcome.table.uri) if outcome.table is not None else None
             return outcome if reason is None else paused_outcome(outcome, reason, batch.end)
 
-        touched = [self._reached(of, items, result(log), result(kept)) for of, items, log, kept in written]
+        touched = [
+            self._reached(of, items, result(log), result(kept), whole.tables.get(of, ()))
+            for of, items, log, kept in written
+        ]
         touched += [self._messages_reached(of, result(target)) for of, target in messages]
         passed(Failpoint.TABLES_DONE)
         self.positions.check_present()  # a lake that disappeared meanwhile is no fault of its tables
@@ -264,10 +272,11 @@ class Lake:
         # positions belong to one moment of the source.
         idle = {of for of, items in split.tables.items() if not items}
         idle |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
+        ahead = {of for of in idle if of in whole.tables}
         touched = [
-            table
+            table if of not in ahead else replace(self.positions.tables[of], breaks=table.breaks)
             for table in touched
-            if (table.database, table.relation) not in idle or table.position <= applied.position
+            if (of := (table.database, table.relation)) not in idle or of in ahead or table.position <= applied.position
         ]
         self.positions.newest_commit_us = max(self.positions.newest_commit_us, batch.commit_time_us)
         self._record(batch.outbox, touched, applied, done)
@@ -367,7 +376,15 @@ class Lake:
         except OSError:
             return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
-    def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
+    def _reached(
+        self,
+        table: TableId,
+        items: Sequence[Delivered],
+        log: Outcome,
+        replica: Outcome,
+        reported: Sequence[Delivered],
+    ) -> TablePosition:
+        """Return the position of a table after its `items`; `reported`: with those that only report its capture."""
         known = self.positions.tables.get(table)
         applied = max(log.applied, replica.applied, key=lambda applied: applied.position)
         reached = TablePosition(
@@ -382,7 +399,7 @@ class Lake:
             generation=applied.generation,
             log=log.target,
             replica=replica.target,
-            breaks=breaks_after(known, log),
+            breaks=breaks_after(known, log, reported),
             pinned=self._writes.pinned(table, items, (log, replica)),
         )
         if not items:

@@ -3,19 +3,52 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tidemark.model.change import SchemaChange, SchemaEvent
-from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.model.capture_change import CaptureChange
+from tidemark.model.change import CopyBoundary, SchemaChange, SchemaEvent
+from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.steps import Delivered, TableItem, last_position
 from tidemark.pipeline.sinks.targets import Outcome
 
 _OF_REPLICA = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 
 
-def breaks_after(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:
-    """Return the breaks of a log, with the one that its last write caused."""
-    earlier = known.breaks if known else ()
-    return earlier if log.broke is None else (*earlier, log.broke)
+def breaks_after(known: TablePosition | None, log: Outcome, items: Sequence[Delivered] = ()) -> tuple[LogBreak, ...]:
+    """Return the breaks of a log, with the one that its last write caused, and those that its items report."""
+    breaks = _captured_breaks(known, items)
+    return breaks if log.broke is None else (*breaks, log.broke)
+
+
+def _captured_breaks(known: TablePosition | None, items: Sequence[Delivered]) -> tuple[LogBreak, ...]:
+    """Return the breaks of a log, of which the changes are missing in which its table was not selected.
+
+    NB: items may come again, also those of earlier batches. Before the first one there is nothing to miss.
+    """
+    breaks, last = (list(known.breaks), known.position) if known is not None else ([], None)
+    for item in (delivered.item for delivered in items):
+        at, change = last_position(item), _capture_change(item)
+        unfinished = next((number for number, gap in enumerate(breaks) if gap.is_open), None)
+        if unfinished is not None:
+            if _begins_capture(item) and at > breaks[unfinished].after:
+                breaks[unfinished] = replace(breaks[unfinished], to=at)
+        elif last is not None and not any(gap.keeps_earlier and gap.to >= at for gap in breaks):
+            if change is CaptureChange.ENDS:  # NB: a copy may be ahead of the stream
+                breaks.append(LogBreak(NOT_SELECTED, min(last, at), OPEN_END))
+            elif change is CaptureChange.BEGINS and at > last:
+                breaks.append(LogBreak(NOT_SELECTED, last, at))
+        last = at if last is None else max(last, at)
+    return tuple(breaks)
+
+
+def _capture_change(item: TableItem) -> CaptureChange:
+    return item.capture if isinstance(item, SchemaEvent) else CaptureChange.NONE
+
+
+def _begins_capture(item: TableItem) -> bool:
+    """Return whether the changes of a table are delivered from an item on."""
+    if isinstance(item, SchemaEvent) and item.before is None:
+        return True
+    return (isinstance(item, CopyBoundary) and item.begin) or _capture_change(item) is CaptureChange.BEGINS
 
 
 def fault_state(*targets: Outcome) -> TableState | None:

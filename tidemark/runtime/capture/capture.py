@@ -40,6 +40,7 @@ from tidemark.runtime.delivery.delivery import ApplicationThread
 from tidemark.runtime.delivery.following import QueryDeliverer
 from tidemark.runtime.delivery.targets import TargetMaker
 from tidemark.runtime.first_copy.backup_copy import BackupCopy, may_copy_from_backup
+from tidemark.runtime.first_copy.capture_notices import CaptureNotices
 from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
@@ -133,8 +134,11 @@ class Capture:
         self._mirrors = base.mirrors
         names = base.mirrors.remember(beginning.databases)
         maker = TargetMaker(context, settings.target, epoch, self._history, self.progress, self._stopping)
+        plans = is_due(settings.select, settings.first_copy.copy, view)
         target, self._liveness = (
-            maker.deliver(consumer, names, beginning.types, self._selected_tables)
+            maker.deliver(
+                consumer, names, beginning.types, self._selected_tables, self._capture_notices(planning=plans)
+            )
             if query_deliverer is None
             else (maker.follow(query_deliverer, names, beginning.types, self._selected_tables), None)
         )
@@ -154,21 +158,27 @@ class Capture:
             self._group_reader,
             target,
             self._history,
-            prelude=first_copy.run
-            if query_deliverer is None and is_due(settings.select, settings.first_copy.copy, view)
-            else _nothing_before,
+            prelude=first_copy.run if query_deliverer is None and plans else _nothing_before,
             received_lsn=lambda: self.progress.received_lsn,
             metrics=self._metrics,
             stopping=self._stopping,
         )
 
-    def _selected_tables(self) -> Iterator[tuple[Oid, Relation]]:
-        """Yield the selected tables with their databases, as of the start."""
-        selection = self._settings.select.selection()
+    def _tables(self) -> Iterator[tuple[Oid, Relation]]:
+        """Yield the tables with their databases, as of the start."""
         for oid in self._mirrors.known():
             mirror = self._mirrors.captured(oid)
             relations = mirror.relations() if mirror is not None else ()
-            yield from ((oid, relation) for relation in relations if selection.selects(relation))
+            yield from ((oid, relation) for relation in relations)
+
+    def _selected_tables(self) -> Iterator[tuple[Oid, Relation]]:
+        """Yield the selected ones."""
+        selection = self._settings.select.selection()
+        return (table for table in self._tables() if selection.selects(table[1]))
+
+    def _capture_notices(self, *, planning: bool) -> CaptureNotices | None:
+        selection = self._settings.select.selection()
+        return CaptureNotices.of_start(self._store, selection, self._tables, planning=planning, log=self._log)
 
     def start(self) -> None:
         """Start the threads; decoding starts when no first copy is due or the copy is complete."""

@@ -12,6 +12,7 @@ from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config, DeliverConfig, PoisonConfig, PoolConfig, RetryConfig
 from tidemark.io.state.history_files import HistoryWriter
+from tidemark.model.change import ChangeGroup
 from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
@@ -25,6 +26,7 @@ from tidemark.runtime.delivery.delivery import GroupRecord, OutboxTarget, Target
 from tidemark.runtime.delivery.following import FollowTarget, QueryDeliverer
 from tidemark.runtime.delivery.liveness import Liveness
 from tidemark.runtime.delivery.mapped_target import MappedTarget
+from tidemark.runtime.first_copy.capture_notices import CaptureNotices
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.handler import AnyHandler
@@ -125,7 +127,12 @@ class TargetMaker:
         return target if changes is None else MappedTarget(target, streamed=changes.noted, copied=changes.noted)
 
     def deliver(
-        self, consumer: GroupConsumer | None, names: Mapping[Oid, str], types: TypeMapping, tables: SelectedVersions
+        self,
+        consumer: GroupConsumer | None,
+        names: Mapping[Oid, str],
+        types: TypeMapping,
+        tables: SelectedVersions,
+        notices: CaptureNotices | None = None,
     ) -> tuple[Target, Liveness | None]:
         """Return the configured target, or `consumer`'s, and the watch on a custom consumer.
 
@@ -141,6 +148,8 @@ class TargetMaker:
         target, liveness = self._target(consumer, transforms, names, self._records(changes))
         if changes is not None:
             target = MappedTarget(target, streamed=changes.announced, copied=changes.noted)
+        if notices is not None:
+            target = MappedTarget(target, streamed=notices.announced, copied=_unchanged)
         return target, liveness
 
     def _latest(self, names: Mapping[Oid, str]) -> Mapping[Oid, str]:
@@ -231,6 +240,10 @@ class TargetMaker:
     def _records(self, changes: TransformChanges | None) -> Sequence[GroupRecord]:
         selected = SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
         return (selected,) if changes is None else (selected, changes)
+
+
+def _unchanged(group: ChangeGroup) -> ChangeGroup:
+    return group
 
 
 def _built_in(config: DeliverConfig, names: Mapping[Oid, str]) -> GroupConsumer:

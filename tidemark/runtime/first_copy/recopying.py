@@ -27,6 +27,7 @@ from enum import Enum
 from tidemark.engine.progress import Progress
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.mode import Stage
@@ -129,7 +130,7 @@ class Recopying:
             due = {key: request for key, request in requests.items() if _is_due(request, reached_lsn)}
             queued: dict[TableKey, Recopy] = {}
             for key, request in due.items():
-                copy = transaction.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
+                copy = transaction.copy(*key) or CopyProgress(CopyPhase.PARTIAL, 0)
                 before = None if copy.is_open else copy.phase
                 queued[key] = replace(request, is_queued=True, phase_before=before)
                 if before is not None:
@@ -172,13 +173,15 @@ def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> N
     """
     with store.transaction(epoch) as transaction:
         requests = recopies_by_table(transaction.recopies())
-        request, copy = requests.get(key), transaction.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
-        if request is not None and request.phase_before is CopyPhase.DONE and _is_not_begun(request, copy):
-            transaction.put_copy(*key, replace(copy, phase=CopyPhase.DONE))
+        request, copy = requests.get(key), transaction.copy(*key) or CopyProgress(CopyPhase.PARTIAL, 0)
+        before = request.phase_before if request is not None and _is_not_begun(request, copy) else None
+        if before is CopyPhase.DONE:
+            transaction.put_copy(*key, replace(copy, phase=before))
         else:
-            transaction.put_copy(
-                *key, replace(copy.without_snapshot(), phase=CopyPhase.REFUSED, refused_name=refused.name)
-            )
+            left_out = replace(copy.without_snapshot(), phase=CopyPhase.REFUSED, refused_name=refused.name)
+            if before not in (CopyPhase.PARTIAL, CopyPhase.REFUSED):  # else it is as it was
+                left_out = replace(left_out, capture=CaptureChange.BEGINS)
+            transaction.put_copy(*key, left_out)
         kept = request or replace(refused, generation=copy.generation)
         requests[key] = replace(kept, is_queued=False, phase_before=None, failed=refused.failed)
         transaction.put_recopies(recopies_of(requests))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from tidemark.engine.selection import Selection
 from tidemark.io.host.logs import Log
 from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
@@ -40,7 +41,9 @@ class SelectedTables:
                 transaction.drop_copy(database, relation)
                 continue
             known = transaction.copy(database, relation) or CopyProgress(phase, 0)
-            transaction.put_copy(database, relation, replace(known, phase=phase))
+            if phase is CopyPhase.PARTIAL and known.phase is CopyPhase.REFUSED:
+                phase = known.phase  # noqa: PLW2901 - its rows are to be copied once they fit
+            transaction.put_copy(database, relation, replace(known, phase=phase, capture=CaptureChange.NONE))
             if phase is CopyPhase.WAITING:
                 self._log.warning(
                     "a table was added to the selection; its rows are copied at the next start",
@@ -62,6 +65,8 @@ class SelectedTables:
         """Return the phase that the event moves its table to, or none if it moves no table."""
         if event.after is None:
             return (None,)
+        if event.is_of_capture:
+            return (CopyPhase.PARTIAL if event.capture is CaptureChange.BEGINS else CopyPhase.LEFT,)
         was, now = self._selects(event.before), self._selects(event.after)
         if event.effect is SchemaEffect.UNSEEN:  # it came with a whole database, and may have rows
             return (self._unknown(event.after),) if now else ()
@@ -74,7 +79,9 @@ class SelectedTables:
 
     def _unknown(self, relation: Relation) -> CopyPhase:
         """Return the phase of a table of which not all rows were delivered."""
-        return CopyPhase.WAITING if self._copying and self._selects(relation) else CopyPhase.LEFT
+        if not self._selects(relation):
+            return CopyPhase.LEFT
+        return CopyPhase.WAITING if self._copying else CopyPhase.PARTIAL
 
     def _selects(self, relation: Relation | None) -> bool:
         return relation is not None and self._selection.selects(relation)

@@ -29,9 +29,9 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.recovery.resumption import (
     Message,
     Resumption,
-    TableCorrections,
     WrongTables,
     by_seed,
+    captures_without_copies,
     resume_delivery,
     table_corrections,
 )
@@ -86,9 +86,10 @@ def give_up(
     before = store.view()
     assert before.start is not None, "found by `find_break`"
     at = seeded(config, store, before, observer)
-    tables = (
-        table_corrections(config, store, before, at, WrongTables(None)) if config.copy.enabled else TableCorrections()
-    )
+    if config.copy.enabled:
+        tables = table_corrections(config, store, before, at, WrongTables(None))
+    else:
+        tables = captures_without_copies(config, store, before, at, WrongTables(None))
     loss = Loss(
         at_us=SystemClock().wall_us(),
         after=before.start.position,

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.groups.partitions import under_own_name
+from tidemark.decode.transactions.schema_changes import is_captured
 from tidemark.engine.selection import Selection
 from tidemark.io.process.config import Config
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateView
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import (
     ChangeGroup,
     CopyBoundary,
@@ -155,11 +157,26 @@ def table_corrections(
     return TableCorrections(items, copies, gone)
 
 
-def copies_without_snapshots(view: StateView, wrong: WrongTables) -> TableCorrections:
-    """Return the copies that are `wrong` without their snapshots, which could hide changes of the stream."""
-    return TableCorrections(
-        copies={key: copy.without_snapshot() for key, copy in view.copies.items() if wrong.has(key)}
-    )
+def captures_without_copies(
+    config: Config, store: StateStore, view: StateView, at: Resumption, wrong: WrongTables
+) -> TableCorrections:
+    """Return the corrections of the `wrong` tables if no table is copied: their capture begins there.
+
+    Their copies are without snapshots, which could hide changes of the stream.
+    """
+    selection = config.select.selection()
+    copies = {key: copy.without_snapshot() for key, copy in view.copies.items() if wrong.has(key)}
+    tables = set(_tables_of(at))
+    for key in tables:
+        relation = at.mirrors[key[0]].relation(key[1])
+        shown = under_own_name(relation, selection.root_of) if is_captured(relation) else None
+        if wrong.has(key) and shown is not None and _is_copied(shown, selection):
+            known = copies.get(key, CopyProgress(CopyPhase.LEFT, 0))
+            copies[key] = replace(known, phase=CopyPhase.LEFT, capture=CaptureChange.BEGINS)
+    latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
+    gone = {key: version for key, version in latest.items() if wrong.has(key) and key not in tables}
+    drops = [_schema_event(at, key[0], SchemaChange.DROP, version, None) for key, version in sorted(gone.items())]
+    return TableCorrections(drops, {key: copy for key, copy in copies.items() if key not in gone}, list(gone))
 
 
 def resume_delivery(

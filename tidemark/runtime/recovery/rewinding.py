@@ -39,7 +39,7 @@ from tidemark.runtime.recovery.resumption import (
     Message,
     Resumption,
     WrongTables,
-    copies_without_snapshots,
+    captures_without_copies,
     resume_delivery,
     table_corrections,
 )
@@ -74,8 +74,10 @@ def rewind(
     else:
         at = seeded(config, store, kept, observer)
         wrong = WrongTables(None, created_on_dead_branch=True)
-    again = config.copy.enabled
-    tables = table_corrections(config, store, before, at, wrong) if again else copies_without_snapshots(before, wrong)
+    if config.copy.enabled:
+        tables = table_corrections(config, store, before, at, wrong)
+    else:
+        tables = captures_without_copies(config, store, before, at, wrong)
     rewind = Rewind(
         at_us=SystemClock().wall_us(),
         timeline=branch.timeline,

@@ -15,6 +15,7 @@ from tidemark.io.node.node_errors import CopyDenied
 from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import CopyConfig, SelectConfig
 from tidemark.io.state.state_views import StateView
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.wire.recopies import TableKey
@@ -78,17 +79,20 @@ def plan_copies(
     moves: dict[TableKey, CopyProgress] = {}
     denied: dict[TableKey, str] = {}
     vanished = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
+    before = _selection_before(view)
     for database, name in database_names(node, view.beginning.databases).items():
         if not select.selection().selects_database(name):
             left = {key: known for key, known in view.copies.items() if key[0] == database}
-            moves |= {key: replace(known, phase=CopyPhase.LEFT) for key, known in left.items()}
+            moves |= {key: _left(known) for key, known in left.items()}
             vanished -= left.keys()
             continue
         due: list[SourceTable] = []
         for table in sessions.source(database, name).tables():
             key = (database, table.oid)
             vanished.discard(key)
-            move = _move(select, copy, table, view.copies.get(key), is_changed=is_changed)
+            was_captured = before is not None and before.selects_database(name) and is_captured(before, table)
+            known = _known(view.copies.get(key), was_captured=was_captured)
+            move = _move(select, copy, table, known, is_changed=is_changed, is_first=before is None)
             if move is not None and move.is_open and key in may_fail and not table.readable:
                 denied[key] = f"no SELECT on {table.namespace}.{table.name}"
             elif move is not None:
@@ -136,22 +140,62 @@ def _delivered_lsn(view: StateView) -> Lsn:
     return view.delivered.pointer.position.commit_lsn if view.delivered is not None else INVALID_LSN
 
 
+def _selection_before(view: StateView) -> Selection | None:
+    """Return the selection by which the tables were listed before; None: they are listed for the first time."""
+    if view.fingerprint is None or not view.fingerprint.selection:
+        return None
+    patterns = view.fingerprint.selection
+    return Selection(
+        databases=patterns.get("databases", ()),
+        tables=patterns.get("tables", ()),
+        exclude_tables=patterns.get("exclude_tables", ()),
+        exclude_databases=patterns.get("exclude_databases", ()),
+        partition_roots=patterns.get("partition_roots", ()),
+    )
+
+
+def _known(recorded: CopyProgress | None, *, was_captured: bool) -> CopyProgress | None:
+    """Return what is known of the copy of a table. Nothing is recorded of one that was selected without a copy."""
+    if was_captured and (recorded is None or recorded.phase is CopyPhase.LEFT):
+        return replace(recorded or CopyProgress(CopyPhase.PARTIAL, 0), phase=CopyPhase.PARTIAL)
+    return recorded
+
+
 def _move(
-    select: SelectConfig, copy: CopyConfig, table: SourceTable, known: CopyProgress | None, *, is_changed: bool
+    select: SelectConfig,
+    copy: CopyConfig,
+    table: SourceTable,
+    known: CopyProgress | None,
+    *,
+    is_changed: bool,
+    is_first: bool,
 ) -> CopyProgress | None:
-    """Return the next progress of a table's copy; None if nothing changes.
+    """Return the next progress of a table's copy; None if nothing changes. `is_first`: the capture begins.
 
     NB: the current name is ahead of the stream. Without a change of the configuration only the recorded progress
     counts: the stream contains, and records, every change that brings a table into the selection.
     """
     if not is_captured(select.selection(), table):
-        return replace(known, phase=CopyPhase.LEFT) if known is not None else None
+        return _left(known) if known is not None else None
     if known is not None and known.is_open:
         return known
     is_complete = known is not None and known.phase is CopyPhase.DONE
-    if is_complete or not is_changed or not copy.enabled:
+    if is_complete or not is_changed:
         return None
-    return replace(known or CopyProgress(CopyPhase.WAITING, 0), phase=CopyPhase.WAITING)
+    if copy.enabled:
+        waiting = known or CopyProgress(CopyPhase.WAITING, 0)
+        return replace(waiting, phase=CopyPhase.WAITING, capture=CaptureChange.NONE)
+    if is_first or (known is not None and known.phase is not CopyPhase.LEFT):
+        return None
+    return replace(known or CopyProgress(CopyPhase.LEFT, 0), capture=CaptureChange.BEGINS)
+
+
+def _left(known: CopyProgress) -> CopyProgress:
+    """Return the progress of a table that is not selected any more."""
+    if known.phase is CopyPhase.LEFT:
+        return known
+    has_begun = known.capture is not CaptureChange.BEGINS  # else nothing was delivered since it was selected
+    return replace(known, phase=CopyPhase.LEFT, capture=CaptureChange.ENDS if has_begun else CaptureChange.NONE)
 
 
 def is_captured(selection: Selection, table: SourceTable) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, TimelineId
 from tidemark.model.position import Position
 
@@ -15,6 +16,7 @@ class CopyPhase(Enum):
     COPYING = "copying"  # if it is killed, it starts again as the next generation
     DONE = "done"  # captured whole: copied, or captured since its creation
     LEFT = "left"  # not selected any more: copied again if it is selected again
+    PARTIAL = "partial"  # selected late and not copied: only its changes since then are captured
     REFUSED = "refused"  # its existing rows do not fit into `copy.spool_bytes`: only its changes are captured
 
 
@@ -31,6 +33,7 @@ class CopyProgress:
     seen_lsn: Lsn = INVALID_LSN  # everything that snapshot or catalogs showed is before it; 0: not recorded, use `lx`
     timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
     refused_name: str = ""  # of the table, with its database, when its copy was refused last; for people
+    capture: CaptureChange = CaptureChange.NONE  # the stream has yet to report that the table's capture ends or begins
 
     def is_due(self, delivered_lsn: Lsn) -> bool:
         """Return whether the table must be copied once all commits up to `delivered_lsn` are delivered."""
