@@ -34,6 +34,7 @@ from tidemark.embedding.engine_options import (
     one_handler,
     serializer_settings,
 )
+from tidemark.embedding.hints import noted_hints
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.processor import Processor
 from tidemark.embedding.processor_pool import ProcessorPool
@@ -88,6 +89,7 @@ class Engine(Stoppable):
     the handler itself.
     """
 
+    @noted_hints()
     def __init__(
         self,
         dsn: str,
@@ -221,6 +223,7 @@ class Engine(Stoppable):
         """The CPU seconds by worker, up to the end of its last batch; a killed process counts with its successor."""
         return self._pool.cpu_s if self._workers is None else self._workers.cpu_s
 
+    @noted_hints()
     def start(self) -> None:
         """Open or create the state, and start; if that fails, release everything and raise the error."""
         self._change(EngineState.CREATED, EngineState.PREPARING)
@@ -279,6 +282,7 @@ class Engine(Stoppable):
         """
         self._signals.send(signal, text)
 
+    @noted_hints()
     def recopy(self, *tables: str) -> None:
         """Request a new copy of the current rows of tables, from any thread; changes stream meanwhile.
 

@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
+from tidemark.embedding.hints import noted_hints
+
 
 class Stoppable(ABC):
     """An object that runs in its own threads until it has stopped, once."""
@@ -26,7 +28,8 @@ class Stoppable(ABC):
         if not self._stopped.wait(timeout_s):
             return False
         if self._error is not None:
-            raise self._error
+            with noted_hints():
+                raise self._error
         return True
 
     def __enter__(self) -> Self:
