@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tidemark.engine.host_load import HostLoad
 
 BURST = 8  # deliveries that pass without a wait after a quiet moment; commits at less than the rate come in bursts
+BUSY_KNOWN_S = 5.0  # after the last delivery
 SPACING_S = 0.001  # between two deliveries, also in a burst: two commits together cost little more than one
 
 
@@ -20,12 +21,12 @@ class DeliveryPacing:
     The schedule is never further ahead than the burst and `linger_s`: deliveries may be faster than the rate, because
     full groups do not wait and the others do not wait longer than that.
 
-    While the host is busy, `busy_linger_s` takes the place of the spacing, and of `linger_s` if that is shorter: the
-    host's other processes, PostgreSQL first, need the CPU time of the deliveries.
+    While the host is busy, `busy_linger_s` takes the place of the spacing, and of `linger_s` if that is shorter and not
+    0: the host's other processes, PostgreSQL first, need the CPU time of the deliveries.
     """
 
     rate_max: float  # deliveries a second; 0: no limit
-    linger_s: float  # no delivery waits longer, whatever the rate
+    linger_s: float  # no delivery waits longer, whatever the rate, unless the host is busy; 0: none waits
     busy_linger_s: float = 0.0
     load: HostLoad | None = None  # None: the host is never busy
     is_busy: bool = False
@@ -37,12 +38,16 @@ class DeliveryPacing:
         if not self.rate_max:
             return 0.0
         linger_s, spacing_s = self.linger_s, SPACING_S
-        if self.is_busy:
+        if self.is_busy and linger_s:
             linger_s = max(linger_s, self.busy_linger_s)
             spacing_s = max(spacing_s, self.busy_linger_s)
         ahead_s = self._scheduled_s - now_s - BURST / self.rate_max
         spaced_s = self._last_s + min(spacing_s, linger_s) - now_s
         return min(max(0.0, ahead_s, spaced_s), linger_s)
+
+    def is_busy_at(self, now_s: float) -> bool:
+        """Return whether the host is busy, as far as known: without deliveries nothing is measured."""
+        return self.is_busy and now_s - self._last_s <= BUSY_KNOWN_S
 
     def delivered(self, now_s: float) -> None:
         """Count a delivery."""

@@ -1,4 +1,4 @@
-"""Whether the CPUs of the host are all in use. Time is an argument.
+"""Whether the host is busy: its tasks wait for a CPU. Time is an argument.
 
 The measure is the share of time in which at least one runnable task of the host waited for a CPU, Linux's pressure
 stall information (its line `some`). The share of idle time would be an average over all CPUs and say less.

@@ -141,7 +141,9 @@ def _tail_from_state(dsn: str, folder: StateFolder, requested: LsnRange, printer
         select_printed_rows(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
         progress = SeedProgress(reading=BEFORE_FROM)
-        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.on_disconnect))
+        stream = stack.enter_context(
+            SteadyStream(dsn, identifier, start.lsn, start.timeline, on_disconnect=progress.on_disconnect)
+        )
         while requested.to_lsn is None or start.decoded_lsn < requested.to_lsn:
             wal_slice = stream.read(READ_WAIT_S)
             for decoded in start.decoding.feed_runs(wal_slice) if wal_slice is not None else ():

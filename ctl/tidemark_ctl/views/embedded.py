@@ -39,11 +39,14 @@ class EmbeddedEngine:
 
 def embedded_engine(store: StateStore) -> EmbeddedEngine | None:
     """Return the engine that a state belongs to; None if it belongs to daemons, or nothing has started."""
+    lock = RoleLock.status(store.folder, Role.SIDECAR.value)
     plugins = store.plugins()
     if plugins is None or not plugins.is_embedded:
         return None
-    lock = RoleLock.status(store.folder, Role.SIDECAR.value)
-    return EmbeddedEngine(lock.owner.pid if lock.is_locked and lock.owner is not None else None)
+    uses = plugins.uses.get(Role.SIDECAR.value)
+    if not lock.is_locked or lock.owner is None or uses is None or uses.owner != lock.owner:
+        return EmbeddedEngine(None)  # NB: commands take the lock too; an engine records itself once it has the lock
+    return EmbeddedEngine(lock.owner.pid)
 
 
 def refuse_engine(store: StateStore, why: str) -> None:

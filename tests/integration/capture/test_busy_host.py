@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,11 @@ needs_pressure = pytest.mark.skipif(not PRESSURE.exists(), reason="the kernel do
 def all_cpus_in_use() -> Iterator[None]:
     """Run more processes than there are CPUs, at the lowest priority."""
     program = "import os; os.nice(19)\nwhile True: pass"
-    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2 * (os.cpu_count() or 1))]
-    try:
+    with ExitStack() as stack:
+        for _ in range(2 * (os.cpu_count() or 1)):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program]))
+            stack.callback(process.kill)
         yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 @needs_pressure

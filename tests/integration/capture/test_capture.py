@@ -18,7 +18,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import parse_lsn
 from tidemark.model.position import NO_SEQUENCE
 
-RATE_MAX = 10
+RATE_MAX = 2  # far below the rate of the commits on any machine
 COMMITS = 1000
 WRITER_PAUSE_S = 0.005  # so that a capture on shared CPUs can catch up with it
 

@@ -9,6 +9,7 @@ from tests.support.processes.waiting import let_pass
 
 WAKE_UPS_PER_S_MAX = 7.5  # about 5 were measured, and 9 with five steps of the daemon a second
 SETTLED_S, MEASURED_S = 4.0, 4.0  # the application thread waits longer and longer while nothing happens
+MEASURED_TIMES = 10  # at most: on a loaded machine the start takes longer
 
 
 def wake_ups(pid: int) -> int:
@@ -22,6 +23,9 @@ def test_an_idle_sidecar_wakes_a_few_times_a_second(new_cluster: NewCluster, tmp
         process = sidecar.process
         assert process is not None
         let_pass(SETTLED_S, "what follows a start must be over")
-        began_s, before = time.monotonic(), wake_ups(process.pid)
-        let_pass(MEASURED_S, "wake-ups are counted for this time")
-        assert wake_ups(process.pid) - before <= WAKE_UPS_PER_S_MAX * (time.monotonic() - began_s)
+        rates: list[float] = []
+        while len(rates) < MEASURED_TIMES and (not rates or rates[-1] > WAKE_UPS_PER_S_MAX):
+            began_s, before = time.monotonic(), wake_ups(process.pid)
+            let_pass(MEASURED_S, "wake-ups are counted for this time")
+            rates.append((wake_ups(process.pid) - before) / (time.monotonic() - began_s))
+        assert rates[-1] <= WAKE_UPS_PER_S_MAX, rates

@@ -16,6 +16,8 @@ from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
 from tests.support.processes.cdcctl import running as running_cdcctl
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 
 PROGRAM = """
@@ -152,3 +154,13 @@ def test_commands_for_daemons_name_the_process_of_the_engine_and_the_way(applica
     assert shown["engine"] == f"{stopped}; start the application that contains the engine"
     broken = application.cdcctl("check", "--deadline-s", "2")
     assert "leg capture is broken: an engine, which does not run" in broken.err
+
+
+@pytest.mark.feature("I41")
+def test_a_command_that_has_the_lock_of_an_engine_is_not_shown_as_the_engine(application: Application) -> None:
+    with application.running():
+        wait_until(lambda: application.copied() == [1])
+    with RoleLock.acquire(StateFolder(application.state), "sidecar"):  # as `cdcctl rewind` does
+        shown = json.loads(succeeded(application.cdcctl("status", "--json")).out)
+        assert shown["engine"].startswith("this state belongs to an engine, which does not run")
+        refused(application.cdcctl("rewind", "--yes"), ExitCode.FENCED, f"process {os.getpid()}")

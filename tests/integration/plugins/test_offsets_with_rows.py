@@ -36,9 +36,9 @@ class MergedTarget:
         rows = ", ".join(f"({number})" for number in numbers)
         self.sidecar.cluster.sql(f"INSERT INTO account VALUES {rows}", self.sidecar.database)
 
-    def killed_in(self, call: str, *numbers: int) -> None:
-        """Insert rows, and wait for the kill of the sidecar in a call of its consumer."""
-        self._kill.write_text(call)
+    def killed_in(self, call: str, rows: int, *numbers: int) -> None:
+        """Insert rows, and wait for the kill of the sidecar in the first call of its consumer with so many rows."""
+        self._kill.write_text(f"{call} {rows}")
         self.insert(*numbers)
         process = self.sidecar.process
         assert process is not None
@@ -86,11 +86,12 @@ def test_after_a_kill_between_write_and_commit_the_target_has_neither_rows_nor_t
     sidecar.start()
     target.insert(1)
     target.wait_for_rows(1)
-    target.killed_in("offsets", 2, 3)
+    target.killed_in("offsets", 3, 2, 3)
     assert (target.rows(), target.merged()) == (1, 1)
     sidecar.start()
     target.wait_for_rows(3)
-    target.killed_in("update_offsets", 4)
+    sidecar.wait_until(lambda: target.merged_in_state() == 3, "the position in the state")
+    target.killed_in("update_offsets", 4, 4)
     assert (target.rows(), target.merged()) == (4, 4)
     assert target.merged_in_state() < 4, "it follows"
     sidecar.start()

@@ -77,24 +77,29 @@ class PickyConsumer(SqliteConsumer):
 
 
 class MergingConsumer(SqliteOffsetsConsumer):
-    """Merges a second stream with a position for each row. A file with the name of a call kills the process in it."""
+    """Merges a second stream with a position for each row.
+
+    A file with the name of a call and a number of rows kills the process in that call, once the target has that many.
+    """
 
     def __init__(self, file: Path, kill: Path) -> None:
         super().__init__(file)
         self._kill = kill
 
     def offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position]:
-        self._end_in("offsets")
         assert self._database is not None
         (rows,) = self._database.execute("SELECT count(*) FROM changes").fetchone()
+        self._end_in("offsets", rows)
         return {**positions, MERGED: Position(TimelineId(1), Lsn(rows), 0)}
 
     def update_offsets(self, positions: Mapping[Partition, Position]) -> Mapping[Partition, Position]:
-        self._end_in("update_offsets")
-        return super().update_offsets(positions)
+        returned = super().update_offsets(positions)
+        if MERGED in returned:
+            self._end_in("update_offsets", returned[MERGED].commit_lsn)
+        return returned
 
-    def _end_in(self, call: str) -> None:
-        if self._kill.exists() and self._kill.read_text() == call:
+    def _end_in(self, call: str, rows: int) -> None:
+        if self._kill.exists() and self._kill.read_text() == f"{call} {rows}":
             self._kill.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.engine.batching import BURST, SPACING_S, DeliveryPacing
+from tidemark.engine.batching import BURST, BUSY_KNOWN_S, SPACING_S, DeliveryPacing
 from tidemark.engine.host_load import BUSY_FROM, BUSY_UNTIL, WINDOW_S, HostLoad
 
 RATE_MAX = 100.0
@@ -140,9 +140,9 @@ def test_on_a_busy_host_deliveries_are_the_busy_linger_time_apart_and_none_waits
 
 @given(GAPS_S)
 def test_a_busy_host_makes_no_difference_without_a_busy_linger_time_or_without_a_rate(gaps_s: list[float]) -> None:
-    for rate_max, busy_linger_s in ((200.0, 0.0), (0.0, 0.02)):
-        busy = DeliveryPacing(rate_max, 0.005, busy_linger_s, is_busy=True)
-        assert delivered_at(busy, gaps_s) == delivered_at(DeliveryPacing(rate_max, 0.005), gaps_s)
+    for rate_max, linger_s, busy_linger_s in ((200.0, 0.005, 0.0), (200.0, 0.0, 0.02), (0.0, 0.005, 0.02)):
+        busy = DeliveryPacing(rate_max, linger_s, busy_linger_s, is_busy=True)
+        assert delivered_at(busy, gaps_s) == delivered_at(DeliveryPacing(rate_max, linger_s), gaps_s)
 
 
 def test_a_host_that_is_no_longer_busy_delivers_as_before() -> None:
@@ -153,3 +153,10 @@ def test_a_host_that_is_no_longer_busy_delivers_as_before() -> None:
         pacing.delivered(waiting.now_s)
         assert pacing.is_busy == bool(share)
     assert pacing.wait_s(waiting.now_s) < SPACING_S + EPSILON_S
+
+
+def test_a_host_does_not_count_as_busy_long_after_the_last_delivery() -> None:
+    pacing = DeliveryPacing(200.0, 0.005, 0.02, is_busy=True)
+    pacing.delivered(1000.0)
+    assert pacing.is_busy_at(1000.0 + BUSY_KNOWN_S)
+    assert not pacing.is_busy_at(1000.0 + BUSY_KNOWN_S + EPSILON_S)

@@ -337,7 +337,7 @@ class Metrics:
         )
         self.pool_cpu = PoolCpuCollector(self._capture, self.registry)
         self.host_busy = self._gauge(
-            HOST_BUSY, "1 while the host's CPUs are all in use: deliveries wait up to deliver.busy_linger_ms."
+            HOST_BUSY, "1 while tasks of the host wait for a CPU: deliveries wait up to deliver.busy_linger_ms."
         )
         self.poison = self._by(POISON, "Changes that were skipped or parked.", _POISON)
 

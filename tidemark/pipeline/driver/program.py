@@ -183,7 +183,7 @@ def _log_others(hold: LakeHold, log: Log) -> None:
     if hold.beside is not None:
         log.info("another host of the capture has a pipeline on this lake", other=str(hold.beside))
     for other in hold.others:
-        log.warning("another pipeline is running on this lake", other=str(other))
+        log.info("another pipeline is running on this lake", other=str(other))
 
 
 def _serve_metrics(

@@ -51,8 +51,8 @@ class GroupReader:
 
     @property
     def is_host_busy(self) -> bool:
-        """Return whether deliveries wait longer for further commits, because the host's CPUs are all in use."""
-        return self._pacing.is_busy
+        """Return whether deliveries wait longer for further commits, because tasks of the host wait for a CPU."""
+        return self._pacing.is_busy_at(time.monotonic())
 
     def receive(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`, or if the queue is closed."""

@@ -48,7 +48,6 @@ class MarkerReader:
         self._metrics.markers_ignored.inc(found.name)
         if found not in self._reported:
             self._reported.add(found)
-            self._log.warning(
-                "message with the prefix of Tidemark is ignored", at_lsn=lsn, reason=found.value, hint=found.hint
-            )
+            report = self._log.info if found is Ignored.FOREIGN else self._log.warning
+            report("message with the prefix of Tidemark is ignored", at_lsn=lsn, reason=found.value, hint=found.hint)
         return None

@@ -82,8 +82,7 @@ class CaptureNotices:
     def announced(self, group: ChangeGroup) -> ChangeGroup:
         """Return a group of the stream with the events of the tables whose capture ended or began.
 
-        A group that continues a transaction has no place for the begin of a capture, of which it may have rows: that
-        comes with the next transaction.
+        A group that continues a transaction has no position for them before its changes: they come with the next one.
         """
         if self._pending is None:
             self._pending = self._read()
@@ -91,13 +90,13 @@ class CaptureNotices:
             return group
         begins_transaction = group.first.commit_lsn > self._delivered.commit_lsn
         self._delivered = group.last.position
-        at = group.first
-        if begins_transaction:  # before all changes of the group: records begin at multiples of 8
-            at = Position(at.timeline, Lsn(at.commit_lsn - 2), 0)
-        wanted = (CaptureChange.ENDS, CaptureChange.BEGINS) if begins_transaction else (CaptureChange.ENDS,)
+        if not begins_transaction:
+            return group
+        at = group.first.timeline, Lsn(group.first.commit_lsn - 2)  # records begin at multiples of 8
+        wanted = (CaptureChange.ENDS, CaptureChange.BEGINS)
         keys = [key for change in wanted for key, pending in self._pending.items() if pending is change]
         events = [
-            self._event(key, self._pending.pop(key), replace(at, ordinal=at.ordinal + number))
+            self._event(key, self._pending.pop(key), Position(*at, number))
             for number, key in enumerate(keys[:GROUP_EVENTS])
         ]
         if not self._pending:

@@ -63,7 +63,9 @@ class LiveChanges:
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
         self._polled_s = 0.0
-        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, on_disconnect)
+        self._stream = SteadyStream(
+            dsn, seed.node.system_identifier, seed.lsn, seed.timeline, on_disconnect=on_disconnect
+        )
         self.begin_lsn = Lsn(0)  # of messages outside transactions
         self._buffered: list[DecodedRun] = []
         self._buffered_bytes = 0

@@ -10,6 +10,7 @@ The daemons have a network thread instead (`tidemark.runtime.capture.network`).
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +23,8 @@ from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES
 
-RECONNECT_S_MAX = 60.0  # how long an unreachable node is tolerated
-REPLAY_S_MAX = 600.0  # how long a standby may replay after a restart: twice the default of checkpoint_timeout
+RECONNECT_S_MAX = 60.0  # how long a node may be unreachable without a break
+REPLAY_S_MAX = 600.0  # of an outage: a standby replays after a restart; twice the default of checkpoint_timeout
 RECONNECT_PAUSE_S, RECONNECT_PAUSE_S_MAX = 0.2, 2.0  # the pause doubles
 
 
@@ -31,6 +32,35 @@ def check_stream(dsn: str, system_identifier: SystemIdentifier) -> None:
     """Raise the error that prevents streaming WAL: pg_hba.conf has separate lines for it, and walsenders are few."""
     with closing(WalStream(dsn)) as stream:
         stream.identify(system_identifier)
+
+
+@dataclass(slots=True)
+class Outage:
+    """The time since the first error after the last received event, and its limits; times are seconds of one clock."""
+
+    _since_s: float | None = None
+    _unreachable_since_s: float | None = None  # None: no error yet, or the last one came from a standby that is behind
+
+    def failed(self, now_s: float, *, is_behind: bool) -> bool:
+        """Record an error; return whether it is the first one of its reason in a row."""
+        was_behind = self._unreachable_since_s is None
+        is_first = self._since_s is None or is_behind != was_behind
+        if self._since_s is None:
+            self._since_s = now_s
+        if is_behind:
+            self._unreachable_since_s = None
+        elif is_first:
+            self._unreachable_since_s = now_s
+        return is_first
+
+    def ended(self) -> None:
+        """Record a received event."""
+        self._since_s = self._unreachable_since_s = None
+
+    def is_over_limit(self, now_s: float) -> bool:
+        """Return whether the outage is longer than is tolerated: changes of the reason do not extend it."""
+        unreachable_s = 0.0 if self._unreachable_since_s is None else now_s - self._unreachable_since_s
+        return unreachable_s > RECONNECT_S_MAX or (self._since_s is not None and now_s - self._since_s > REPLAY_S_MAX)
 
 
 class SteadyStream:
@@ -42,10 +72,16 @@ class SteadyStream:
         system_identifier: SystemIdentifier,
         start_lsn: Lsn,
         timeline: TimelineId,
+        *,
         on_disconnect: Callable[[NodeUnreachable], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect at the first read; `on_disconnect` is called each time that an established stream breaks."""
+        """Connect at the first read; `on_disconnect` is called each time that an established stream breaks.
+
+        `now` returns seconds, by which an outage is limited.
+        """
         self._dsn = dsn
+        self._now = now
         self._on_disconnect = on_disconnect
         self._was_connected = False
         self._system_identifier = system_identifier
@@ -54,8 +90,7 @@ class SteadyStream:
         self._timeline = timeline
         self._stream: WalStream | None = None
         self._backoff = Backoff(RECONNECT_PAUSE_S, RECONNECT_PAUSE_S_MAX)
-        self._is_behind = False  # the last connection was made, and its standby had not replayed what we have
-        self._failing_since_s: float | None = None  # for the same reason
+        self._outage = Outage()
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +116,7 @@ class SteadyStream:
         return None
 
     def _event(self, wait_s: float) -> StreamEvent | None:
-        if pause_s := min(wait_s, self._backoff.wait_s(time.monotonic())):
+        if pause_s := min(wait_s, self._backoff.wait_s(self._now())):
             time.sleep(pause_s)
             return None
         try:
@@ -100,19 +135,19 @@ class SteadyStream:
             if not self._may_wait(error):
                 raise
             return None
-        self._failing_since_s = None
-        self._backoff.succeeded()
+        # NB: silence is no success: a server that cannot stream from our position reports that after the start.
+        if event is not None:
+            self._outage.ended()
+            self._backoff.succeeded()
         return event
 
     def _may_wait(self, error: NodeUnreachable) -> bool:
         """Return whether to connect again after an error; report the first one of each reason."""
-        now_s, is_behind = time.monotonic(), isinstance(error, StandbyBehind)
-        if self._failing_since_s is None or is_behind != self._is_behind:
-            self._failing_since_s, self._is_behind = now_s, is_behind
-            if self._on_disconnect is not None:
-                self._on_disconnect(error)
+        now_s = self._now()
+        if self._outage.failed(now_s, is_behind=isinstance(error, StandbyBehind)) and self._on_disconnect is not None:
+            self._on_disconnect(error)
         self._backoff.failed(now_s)
-        return now_s - self._failing_since_s <= (REPLAY_S_MAX if is_behind else RECONNECT_S_MAX)
+        return not self._outage.is_over_limit(now_s)
 
     def _find_fork(self, stream: WalStream) -> None:
         """Check that the node is ours, and whether its history left our timeline before the WAL that was received."""
