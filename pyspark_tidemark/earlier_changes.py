@@ -48,7 +48,7 @@ from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.report import NoTable, OpenedLake
 from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
-from tidemark.pipeline.landing.lake_epoch import hold_lake
+from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
 from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.result_target import FolderTarget
@@ -90,6 +90,7 @@ class HeldLake:
     """A lake that no pipeline writes meanwhile, and the capture to which it belongs."""
 
     root: str
+    hold: LakeHold
     positions: Positions
     found: OpenedCapture
     databases: CapturedDatabases
@@ -206,6 +207,7 @@ class HeldLake:
             from_lsn = min(from_lsn, interrupted_lsn)
         earlier.begin(from_lsn)
         for group in wal.groups((table.database, table.relation), from_lsn, earlier.end):
+            self.hold.check_idle()
             items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
             earlier.add(
                 [
@@ -214,6 +216,7 @@ class HeldLake:
                     if not isinstance(item, LogicalMessage) and item.database == table.database
                 ]
             )
+        self.hold.check()
         return earlier.complete()
 
     @property
@@ -291,7 +294,8 @@ def add_earlier_changes(
     with ExitStack() as stack:
         found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())
         stack.enter_context(RoleLock.acquire(found.folder, f"pipeline-{reader}"))
-        stack.enter_context(hold_lake(lake, found.outbox.identity, found.capture.facts(), reader, alone=True))
+        hold = hold_lake(lake, found.outbox.identity, found.capture.facts(), reader, alone=True)
+        stack.enter_context(hold)
         with StateStore.open(folder, read_only=True) as store:
             view, known = store.view(), store.plugins()
         plugins = load_plugins(loaded, "the configuration")
@@ -302,7 +306,7 @@ def add_earlier_changes(
         positions = Positions(lake, found.outbox.identity)
         databases = CapturedDatabases(found.outbox)
         transforms = GroupTransforms(plugins.transforms, databases.types, _NO_EPOCH, databases)
-        held = HeldLake(lake, positions, found, databases, transforms, wal)
+        held = HeldLake(lake, hold, positions, found, databases, transforms, wal)
         with _translating_errors(lake):
             return held.add(held.table(name), moment, backup)
 

@@ -87,17 +87,37 @@ def test_the_first_change_of_a_log_is_found_without_opening_its_other_files(log:
         assert len(watched.opened(".parquet")) == 1
 
 
-@pytest.mark.parametrize("at", [0, 1, 7, FILES - 1])
-def test_the_first_change_after_a_moment_is_found_with_as_many_files_as_are_before_it(
-    log: LogOfManyFiles, at: int
-) -> None:
+@pytest.mark.parametrize("at", [0, 1, 7, 9, FILES - 1])
+def test_the_first_change_after_a_moment_is_found_without_opening_other_files(log: LogOfManyFiles, at: int) -> None:
     rows = LogRows(LakeTable(str(log.folder), ""), rows_max=1000)
     sought = pc.field("_xid") > 0  # every file can have such rows
     with WatchedFolders([log.folder]) as watched:
         assert rows.first(replace(log.places[at], ordinal=0), sought) == log.places[at]
-        assert len(watched.opened(".parquet")) <= max(1, at)
+        assert len(watched.opened(".parquet")) == 1
+        later = pc.field("_commit_lsn") >= log.places[at].commit_lsn
+        assert rows.first(replace(log.places[0], ordinal=0), later) == log.places[at]
+        assert len(watched.opened(".parquet")) == 1
         assert rows.first(log.places[-1], sought) is None
         assert not watched.opened(".parquet")
+
+
+def test_the_first_change_is_the_least_of_many_batches_whatever_their_order(tmp_path: Path) -> None:
+    table, lake = ScriptedTable(), Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
+    for key in range(FILES):
+        table.commit()
+        table.insert({1: key, 2: "new", 3: None})
+        table.cut()
+    lake.apply(batch(table.delivered()))
+    places = [last_position(item) for item in table.items]
+    log = LakeTable(str(tmp_path / lake.positions.tables[DATABASE, RELATION].folder / "log"), "")
+    rows, applied = log.scan().read_all(), log.applied
+    log.overwrite(rows.slice(0, 0), applied)
+    for residue in (1, 0, 2):  # the files overlap, and each has its rows in the reverse order
+        log.append(rows.take(list(range(FILES - 1 - residue, -1, -3))), applied)
+    found = LogRows(log, rows_max=1000)
+    assert found.first(places[-1], pc.field("_xid") > 0) is None
+    for at in range(FILES - 1):
+        assert found.first(places[at], pc.field("_xid") > 0) == places[at + 1]
 
 
 def test_ranges_of_a_log_contain_each_row_once_and_in_order_whatever_its_files_overlap(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from tidemark.pipeline.lake.positions import LakeOfAnother
 from tidemark.pipeline.lake.table_errors import TableFenced
 from tidemark.pipeline.landing import lake_epoch, running_pipelines
 from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeHold, LakeTaken, hold_lake
+from tidemark.pipeline.landing.running_pipelines import SeenPipeline
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.storage.outage_wait import AGAIN_S, FIRST_S, MAX_S, when_available
@@ -49,6 +50,7 @@ from tidemark.wire.capture_facts import CaptureFacts
 
 ATTEMPTS_MAX = 60
 FAILING_SHARE = 0.12  # of requests, each of which is repeated once
+LONG_S = 1e6
 
 
 def is_commit(request: StoreRequest) -> bool:
@@ -296,11 +298,19 @@ def test_pipelines_of_one_captures_hosts_do_not_end_each_other(stored: StoredLak
     third.check()
 
 
-def holding(stored: StoredLake, host: str, *, alone: bool = False) -> LakeHold:
-    facts = CaptureFacts(host, "/state", (), awaits_promotion=False)
+def holding(stored: StoredLake, host: str, *, alone: bool = False, keys: tuple[str, ...] = ()) -> LakeHold:
+    facts = CaptureFacts(host, "/state", keys, awaits_promotion=False)
     return hold_lake(stored.root, IDENTITY, facts, "spark", alone=alone)
 
 
+@pytest.fixture
+def slow_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pipeline renews its object, or counts as killed, because a test takes long."""
+    monkeypatch.setattr(running_pipelines, "RENEW_S", LONG_S)
+    monkeypatch.setattr(running_pipelines, "ALIVE_S", LONG_S)
+
+
+@pytest.mark.usefixtures("slow_host")
 def test_a_command_that_must_be_alone_is_refused_while_a_pipeline_of_another_host_is_running(
     stored: StoredLake,
 ) -> None:
@@ -317,6 +327,43 @@ def test_a_command_that_must_be_alone_is_refused_while_a_pipeline_of_another_hos
         command.check()
 
 
+@pytest.mark.usefixtures("slow_host")
+def test_a_command_that_must_be_alone_ends_if_a_pipeline_of_another_host_starts(stored: StoredLake) -> None:
+    command = holding(stored, "c", alone=True, keys=("key",))
+    command.check()
+    with holding(stored, "b", keys=("key",)) as pipeline:
+        for _ in range(2):
+            with pytest.raises(LakeInUse, match=r"is written by the pipeline 'spark' .*state /state on b,"):
+                command.check()
+        pipeline.check()
+    with pytest.raises(LakeInUse, match=r"on b,"):
+        command.check()  # the pipeline may have committed
+
+
+@pytest.mark.usefixtures("slow_host")
+def test_a_command_that_must_be_alone_detects_a_pipeline_that_was_starting(
+    stored: StoredLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, started = ["b"], list[LakeHold]()
+    running = running_pipelines.running_pipelines
+
+    def list_before_start(root: str) -> list[SeenPipeline]:
+        found = running(root)
+        if starting:
+            started.append(holding(stored, starting.pop(), keys=("key",)))
+        return found
+
+    monkeypatch.setattr(lake_epoch, "running_pipelines", list_before_start)
+    with pytest.raises(LakeInUse, match=r"is written by the pipeline 'spark' .*state /state on b,"):
+        holding(stored, "c", alone=True, keys=("key",))
+    (pipeline,) = started
+    pipeline.check()  # it was not ended
+    assert pipeline.beside is not None
+    names = [file.name for file in store_of(stored.root).files(f"{stored.root}/_pipeline")]
+    assert sum(name.startswith("alive-") for name in names) == 1  # that of the command was deleted
+
+
+@pytest.mark.usefixtures("slow_host")
 def test_a_killed_pipeline_counts_as_running_for_a_while_and_its_successor_does_not_wait(
     stored: StoredLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +379,7 @@ def test_a_killed_pipeline_counts_as_running_for_a_while_and_its_successor_does_
         killed.check()
 
 
+@pytest.mark.usefixtures("slow_host")
 def test_a_running_pipeline_renews_its_object_also_while_it_is_idle(
     stored: StoredLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

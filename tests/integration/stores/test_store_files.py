@@ -40,6 +40,21 @@ def test_a_file_that_is_too_large_to_be_read_as_a_whole_is_refused_with_its_size
     assert [(one.value.errno, one.value.filename) for one in (refused, also)] == [(EFBIG, path), (EFBIG, str(local))]
 
 
+def test_an_object_without_an_etag_exists(stored: StoredLake) -> None:
+    def without_etag(_request: StoreRequest, forward: Forward) -> Answer:
+        answer = forward()
+        kept = [(name, value) for name, value in answer.headers if name.lower() != "etag"]
+        return dataclasses.replace(answer, headers=kept)
+
+    store, path = store_of(stored.root), f"{stored.root}/file"
+    assert not store.exists(path)
+    store.replace(path, b"content")
+    with stored.server.failing(without_etag):
+        assert store.stamp(path) == ()
+        assert store.exists(path)
+        assert not store.exists(f"{path}.other")
+
+
 def test_a_large_file_is_checked_in_pieces(stored: StoredLake) -> None:
     store, path, content = store_of(stored.root), f"{stored.root}/file", bytes(range(256)) * (4 * PIECE_BYTES // 256)
     store.write_parquet(path, lambda sink: sink.write(content))  # type: ignore[union-attr]

@@ -34,7 +34,7 @@ from tidemark.pipeline.lake.files.partitions import divided
 from tidemark.pipeline.lake.folders import LOG, table_app
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
-from tidemark.pipeline.lake.log_order import PLACE, ranges_of
+from tidemark.pipeline.lake.log_order import PLACE, least_rows, position_in, ranges_of
 from tidemark.pipeline.lake.positions import Positions, TablePosition
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
 from tidemark.pipeline.lake.table_properties import KEEP_HOURS
@@ -288,8 +288,5 @@ def _check_expired(table: TablePosition, log: LakeTable) -> None:
 
 def _first(batch: pa.RecordBatch) -> tuple[Position, bool]:
     """Return the least position in a batch, and whether it is that of a copied row."""
-    for name in PLACE:
-        column = batch.column(name)
-        batch = batch.filter(pc.equal(column, pc.min(column)))
-    timeline, lsn, ordinal, op = (batch.column(name)[0].as_py() for name in (*PLACE, "_op"))
-    return Position(TimelineId(timeline), Lsn(lsn), ordinal), op == Op.COPY.value
+    rows = least_rows(batch)
+    return position_in(rows), rows.column("_op")[0].as_py() == Op.COPY.value

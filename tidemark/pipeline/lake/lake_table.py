@@ -217,6 +217,14 @@ class LakeTable:
             rows = pa.RecordBatchReader.from_batches(wanted, batches)
             return rows if where is None else ds.Scanner.from_batches(rows, filter=where).to_reader()
 
+    def paths(self, where: pc.Expression) -> frozenset[str] | None:
+        """Return the decoded paths of the files that can have rows which match `where`; None: it is unknown."""
+        try:
+            found = self.delta.to_pyarrow_dataset().get_fragments(filter=where)
+        except DeltaProtocolError:
+            return None
+        return frozenset(file.path for file in found)
+
     def create_with(self, rows: pa.Table, applied: Applied) -> None:
         """Create the table with `rows`, in one commit."""
         with self._commit(applied) as properties:

@@ -8,12 +8,13 @@ older one: it ends at its next batch, or while it is idle. A batch that it has b
 conditional, and has its position, so that nothing is lost or doubled. The younger one opens the lake again then.
 
 The hosts of one capture each run a pipeline (`tidemark.pipeline.lake.lake_lock`): they do not end each other. A command
-that must not write beside any pipeline is refused while one is running (`running_pipelines`).
+that must not write beside any pipeline is refused while one is running (`running_pipelines`), and ends at its next
+check if one has started.
 """
 
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -61,7 +62,7 @@ class LakeHold(Protocol):
         """Return the pipelines that were running when this one began: they end, or are those of other hosts."""
 
     def check(self) -> None:
-        """Raise `LakeTaken` if another pipeline took over the lake."""
+        """Raise `LakeTaken` if another pipeline took over the lake; with `alone`, `LakeInUse` if one is running."""
 
     def check_idle(self) -> None:
         """Check, at intervals, while there is nothing to write."""
@@ -75,11 +76,11 @@ class LakeHold(Protocol):
 class LakeEpoch:
     """The epoch of this pipeline."""
 
-    def __init__(self, root: str, holder: LakeHolder, epoch: int) -> None:
-        self._root, self._holder = root, holder
-        self.others = tuple(one for one in running_pipelines(root) if one.holder.place != holder.place)
+    def __init__(self, root: str, holder: LakeHolder, epoch: int, *, alone: bool) -> None:
+        self._root, self._holder, self._is_alone = root, holder, alone
         self._path = _path(root, epoch)
-        self._alive = AliveObject(root, holder, epoch)
+        self._alive = AliveObject(root, holder, epoch)  # NB: first: of two that start, one sees the other
+        self.others = _others(root, holder)
         self._checked_s = time.monotonic()
         self.beside: LakeHolder | None = None
 
@@ -93,8 +94,12 @@ class LakeEpoch:
         marker_keys: Collection[str],
         *,
         state_host: str = "",
+        alone: bool = False,
     ) -> Self:
-        """Take the next epoch of the lake at `root`; raise `LakeOfAnother` if it is not a lake of this capture."""
+        """Take the next epoch of the lake at `root`; raise `LakeOfAnother` if it is not a lake of this capture.
+
+        With `alone`, `check` allows no pipeline of another host.
+        """
         Positions(root, identity)  # NB: first, so that a pipeline of another capture ends none
         token = new_token()  # so that no other pipeline's object has the same content
         holder = replace(this_pipeline(identity, state, reader, marker_keys, state_host), token=token)
@@ -115,7 +120,7 @@ class LakeEpoch:
                     store.delete([path])
                     continue
                 store.delete([_path(root, number) for number in _epochs(root) if number <= newest])
-                return cls(root, holder, newest + 1)
+                return cls(root, holder, newest + 1, alone=alone)
         raise LakeFailed(f"{root}: other pipelines took the next epoch {TAKES_MAX} times in succession")
 
     @property
@@ -124,15 +129,19 @@ class LakeEpoch:
         return self.beside is None
 
     def check(self) -> None:
-        """Raise `LakeTaken` if another pipeline took over the lake."""
+        """Raise `LakeTaken` if another pipeline took over the lake; with `alone`, `LakeInUse` if one is running."""
         self._checked_s = time.monotonic()
         if store_of(self._root).exists(self._path):
             self._alive.renew()
-            return
-        newest, other = newest_holder(self._root)
-        if other is None or not self._holder.is_beside(other):
-            raise LakeTaken(f"{self._root} was taken over by {other or 'another pipeline'}; this is {self._holder}")
-        self._path, self.beside = _path(self._root, newest), other
+        else:
+            newest, other = newest_holder(self._root)
+            if other is None or not self._holder.is_beside(other):
+                raise LakeTaken(f"{self._root} was taken over by {other or 'another pipeline'}; this is {self._holder}")
+            self._path, self.beside = _path(self._root, newest), other
+        if self._is_alone:
+            _check_alone(self._root, self._holder)
+            if self.beside is not None:  # it ended, and may have committed
+                raise LakeInUse(f"{self._root} is written by {self.beside}", hint=STOP_FIRST)
 
     def check_idle(self) -> None:
         """Check, but not more often than every `IDLE_CHECK_S`."""
@@ -161,14 +170,22 @@ def _check_conditional(store: LakeStore, path: str, other: bytes) -> None:
 def hold_lake(root: str, identity: Identity, facts: CaptureFacts, reader: str, *, alone: bool = False) -> LakeHold:
     """Acquire the lock of a local lake, or take the epoch of one in an object store.
 
-    With `alone` raise `LakeInUse` if a pipeline of another host is running, which otherwise may write as well.
+    With `alone` raise `LakeInUse` if a pipeline of another host is running, which otherwise may write as well; so does
+    `LakeHold.check` if one started later.
     """
     state_host = facts.host if facts.host != host_name() else ""
     state, keys = Path(facts.state), facts.marker_keys
     if is_remote(root):
         if alone:
             _check_alone(root, this_pipeline(identity, state, reader, keys, state_host))
-        return LakeEpoch.take(root, identity, state, reader, keys, state_host=state_host)
+        with ExitStack() as stack:
+            epoch = stack.enter_context(
+                LakeEpoch.take(root, identity, state, reader, keys, state_host=state_host, alone=alone)
+            )
+            if alone:  # NB: again: one may have started meanwhile
+                epoch.check()
+            stack.pop_all()
+            return epoch
     lock = LakeLock.acquire(Path(root), identity, state, reader, keys, state_host=state_host)
     if alone and lock.beside is not None:
         lock.close()
@@ -178,12 +195,15 @@ def hold_lake(root: str, identity: Identity, facts: CaptureFacts, reader: str, *
 
 def _check_alone(root: str, own: LakeHolder) -> None:
     """Raise `LakeInUse` if a pipeline of the lake is running; one whose lock this process has is dead."""
-    for one in running_pipelines(root):
-        if one.holder.place != own.place:
-            raise LakeInUse(
-                f"{root} is written by {one}",
-                hint=f"{STOP_FIRST}; one that was killed counts as running for {ALIVE_S:.0f} s",
-            )
+    for one in _others(root, own):
+        raise LakeInUse(
+            f"{root} is written by {one}",
+            hint=f"{STOP_FIRST}; one that was killed counts as running for {ALIVE_S:.0f} s",
+        )
+
+
+def _others(root: str, own: LakeHolder) -> tuple[SeenPipeline, ...]:
+    return tuple(one for one in running_pipelines(root) if one.holder.place != own.place)
 
 
 def newest_holder(root: str) -> tuple[int, LakeHolder | None]:

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model.change import Op
-from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.log_order import PLACE, is_after, is_before, ranges_of
+from tidemark.pipeline.lake.log_order import PLACE, is_after, is_before, least_rows, position_in, ranges_of
 from tidemark.pipeline.replay.refusal import reading
 from tidemark.pipeline.sinks.changelog import expired_lsn
 
@@ -43,12 +42,11 @@ class LogRows:
         """Return the position of the first change after another one that matches `where`; rows of copies are none."""
         wanted = is_after(after) & where & (pc.field("_op") != Op.COPY.value)
         with reading(self._log.uri):
-            ranges = list(ranges_of(self._log))
+            ranges = list(ranges_of(self._log, wanted))
         for part in ranges:
-            batches = list(self._scan(PLACE, wanted & part))
-            if batches:
-                row = pa.Table.from_batches(batches).sort_by(_ORDER).slice(0, 1).to_pylist()[0]
-                return Position(TimelineId(row["_tli"]), Lsn(row["_commit_lsn"]), row["_ordinal"])
+            least = min((position_in(least_rows(batch)) for batch in self._scan(PLACE, wanted & part)), default=None)
+            if least is not None:
+                return least
         return None
 
     def has_dated(self, after: Position, before: Position | None) -> bool:

@@ -111,7 +111,7 @@ class ObjectStore:
 
     def exists(self, path: str) -> bool:
         """Return whether there is an object `path`."""
-        return bool(self.stamp(path))
+        return self._head(path) is not None
 
     def size(self, path: str) -> int:
         """Return the number of bytes of an object."""
@@ -119,16 +119,19 @@ class ObjectStore:
             return self._opened().head(self._key(path))["size"]
 
     def stamp(self, path: str) -> Stamp:
-        """Return the ETag, version and size of an object; () if it is missing."""
+        """Return the ETag, version and size of an object; () if it is missing, or the store has no ETags."""
+        found = self._head(path)
+        return () if found is None else _stamp(found["e_tag"], found["version"], found["size"])
+
+    def _head(self, path: str) -> "ObjectMeta | None":
         try:
             with self._asking(path):
-                found = self._opened().head(self._key(path))
+                return self._opened().head(self._key(path))
         except FileNotFoundError:
-            return ()
+            return None
         except StoreUnavailable:
             self.check()  # the answer to a HEAD has no reason
             raise
-        return _stamp(found["e_tag"], found["version"], found["size"])
 
     @contextmanager
     def staged(self, path: str, content: bytes, token: int) -> Iterator[Publish]:  # noqa: ARG002 - as the port has it
