@@ -491,9 +491,9 @@ def test_an_archiver_that_delivered_a_dead_branch_continues_from_the_archive(tmp
 
 
 def refused_while_one_runs(diverged: DivergedPrimary) -> None:
-    for role in ("sidecar", "archiver"):
+    for role, named in (("sidecar", "a sidecar"), ("archiver", "an archiver")):
         with RoleLock.acquire(diverged.sidecar.folder, role):
-            refused(diverged.rewind(), ExitCode.FENCED, f"a {role} already runs")
+            refused(diverged.rewind(), ExitCode.FENCED, f"{named} already runs")
 
 
 def test_rewind_is_refused_without_a_divergence_at_another_cluster_and_during_a_return(
