@@ -18,7 +18,7 @@ RENAME = f"ALTER DATABASE {SECOND} RENAME TO {LATER}"
 ROWS = 10
 CONFIG = """
 [deliver]
-consumer = 'tidemark_sqlite:SqliteConsumer'
+consumer = 'tests.support.plugins.recording:SqliteConsumer'
 [consumer]
 file = '{file}'
 [[transforms]]
