@@ -71,9 +71,10 @@ def test_a_seed_at_a_standby_under_load_begins_exactly_at_its_replay_position(
         ours.read_until(emit_fence(primary, "fuzz"))
         snapshot = ours.changes.snapshot
         assert isinstance(snapshot, ReplayedSnapshot)
-        expected = begun_behind(snapshot, server.rows())
-        assert expected
-        assert_equal(f"a standby under load, {major}", expected, ours.new_lines("fuzz"))
+        rows, failure = server.decodable_rows()  # NB: the server's decoder cannot follow every rewrite of a catalog
+        expected, found = begun_behind(snapshot, rows), ours.new_lines("fuzz")
+        assert expected or failure
+        assert_equal(f"a standby under load, {major}", expected, found[: len(expected)] if failure else found)
         ours.check_catalogs(f"a standby under load, {major}", primary)
         ours.changes.close()
 

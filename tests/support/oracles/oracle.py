@@ -89,16 +89,22 @@ class ServerSide:
 
     def lines(self) -> list[str]:
         """Return the lines since the last call, without fences and our own messages."""
+        rows, failure = self.decodable_rows()
+        lines = without_tidemarks_messages([line for _, line in rows])
+        if failure:
+            raise ServerCannotDecode(failure, lines)
+        return lines
+
+    def decodable_rows(self) -> tuple[list[tuple[Lsn, str]], str]:
+        """Return all lines since the last call; if the server's decoder fails, those before, and its error."""
         starts = self.cluster.starts
         try:
-            return without_tidemarks_messages([line for _, line in self.rows()])
+            return list(self.rows()), ""
         except psycopg.errors.QueryCanceled:
             raise
         except psycopg.DatabaseError as error:
             self._wait_behind(error, starts)
-            raise ServerCannotDecode(
-                str(error).splitlines()[0], without_tidemarks_messages(self._read_before())
-            ) from error
+            return self._read_before(), str(error).splitlines()[0]
 
     def rows(self, at_a_time: int | None = None) -> Iterator[tuple[Lsn, str]]:
         """Yield all lines since the last call, at once, or by `at_a_time` changes and the rest of a transaction.
@@ -119,16 +125,16 @@ class ServerSide:
                     return
                 sql(session, "CHECKPOINT")  # saves the slot's position: a server that crashes would begin again
 
-    def _read_before(self) -> list[str]:
+    def _read_before(self) -> list[tuple[Lsn, str]]:
         """Return the lines before an error: first many transactions at a time, then fewer, then one by one."""
-        lines: list[str] = []
+        rows: list[tuple[Lsn, str]] = []
         for at_a_time in (3000, 100, 1):
             starts = self.cluster.starts
             try:
-                lines.extend(line for _, line in self.rows(at_a_time))  # keep the lines before the error
+                rows.extend(row for row in self.rows(at_a_time))  # keep the lines before the error
             except psycopg.DatabaseError as error:
                 self._wait_behind(error, starts)
-        return lines
+        return rows
 
     def _wait_behind(self, error: psycopg.Error, starts: int) -> None:
         """Wait for a restart if the plugin crashed the server: then the session is lost without an error message."""
