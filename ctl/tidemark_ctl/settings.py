@@ -55,18 +55,18 @@ def write(
     archive: Path | None,
 ) -> Path:
     """Write the configuration of a capture that is created without one; return its path."""
-    named = "" if name is None else f"name = {_toml(name)}\n"
+    named = "" if name is None else f"name = {toml_text(name)}\n"
     text = (
         "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
-        f"[capture]\n{named}dsn = {_toml(dsn)}\n\n"
-        f"[select]\ndatabases = {_toml(databases)}\ntables = {_toml(tables)}\n"
+        f"[capture]\n{named}dsn = {toml_text(dsn)}\n\n"
+        f"[select]\ndatabases = {toml_text(databases)}\ntables = {toml_text(tables)}\n"
     )
     if archive is not None:
-        text += f"\n[archive]\nfolder = {_toml(str(archive))}\n"
+        text += f"\n[archive]\nfolder = {toml_text(str(archive))}\n"
     return _put(StateFolder(state), text)
 
 
-def _toml(value: str | tuple[str, ...]) -> str:
+def toml_text(value: str | tuple[str, ...]) -> str:
     """Return a string or an array of strings in TOML: as in JSON, but it has no surrogates, and escapes U+007F."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -1,6 +1,5 @@
 """`cdcctl init`: check the node, read the seed, create the state folder."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -131,7 +130,7 @@ def _write_settings(
     if dsn is None:
         raise ConfigError("no node is named", hint="give --dsn, or a --config that contains capture.dsn")
     if name is not None:
-        parse_config(f"[capture]\nname = {json.dumps(name)}\n", {}, where="--name")  # rejects an invalid name
+        parse_config(f"[capture]\nname = {settings.toml_text(name)}\n", {}, where="--name")  # rejects an invalid name
     StateFolder(state).socket("sidecar")  # rejects a path that is too long for a socket
     _close_to_others(StateFolder(state))
     draft = settings.load(state, None)
