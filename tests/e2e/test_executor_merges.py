@@ -1,10 +1,11 @@
 """Merges by jobs of Spark, on a local session: what they leave in the replica, also after a job that failed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -71,10 +72,41 @@ def test_jobs_merge_the_runs_that_change_rows(tmp_path: Path, spark: SparkSessio
         assert replica_rows(lake_root, folder_of(table.relation)) == table.expected()
 
 
-class LosingWriters(ExecutorWriters):
-    """The files of a replica are gone while executors merge the first runs, and are there again for the driver."""
+class NumberedWriters(ExecutorWriters):
+    """Knows the number of the present run."""
 
     run = 0
+
+
+WritersOfRuns = TypeVar("WritersOfRuns", bound=NumberedWriters)
+
+
+def applied_runs(
+    made: type[WritersOfRuns], table: ScriptedTable, root: Path, spark: SparkSession, check: Callable[[int], None]
+) -> tuple[WritersOfRuns, list[str], float | None]:
+    """Apply the groups of a table, each as one run, and call `check` after each.
+
+    Return the writers, the warnings, and how many runs executors refused by the metric.
+    """
+    folder, lake_root = StateFolder(root / "state"), root / "lake"
+    make_state(folder.root)
+    feed(folder.root, (group_of([item]) for item in table.items))
+    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
+    writers = local_writers(made, source, lake_root, metrics, spark, settings=ALL_RUNS)
+    with OutboxReader.open(folder) as outbox, capture_logs() as lines:
+        lake = Lake(str(lake_root), IDENTITY, shape_of, constants_of, writers=writers)
+        given = (outbox, outbox.outbox_id, NO_SEQUENCE, outbox.head(), EACH_GROUP)
+        for run, portion in enumerate(feeds(*given, writers=writers.taken())):
+            writers.run = run
+            lake.apply(portion.lake_batch)
+            check(run)
+    warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
+    return writers, warnings, metrics.registry.get_sample_value(EXECUTOR_REFUSALS, {"capture": "test"})
+
+
+class LosingWriters(NumberedWriters):
+    """The files of a replica are gone while executors merge the first runs, and are there again for the driver."""
+
     merged: Mapping[int, bool] = MappingProxyType({})
 
     def merge(self, target: ReplicaFiles, run: PackedRun, tasks: Sequence[MergeTask]) -> Sequence[MergedFiles] | None:
@@ -100,8 +132,7 @@ def without_files(replica: Path, tasks: Sequence[MergeTask]) -> Iterator[None]:
 def test_the_driver_merges_what_executors_could_not_and_spares_them_ever_more_runs(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    folder, lake_root, table = StateFolder(tmp_path / "state"), tmp_path / "lake", ScriptedTable()
-    make_state(folder.root)
+    lake_root, table = tmp_path / "lake", ScriptedTable()
     for run in range(max(TRIED) + 1):
         table.commit()
         for key in range(ROWS):
@@ -110,28 +141,21 @@ def test_the_driver_merges_what_executors_could_not_and_spares_them_ever_more_ru
             else:
                 table.insert({1: key, 2: "new", 3: "big"})
         table.cut()
-    feed(folder.root, (group_of([item]) for item in table.items))
-    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
-    writers = local_writers(LosingWriters, source, lake_root, metrics, spark, settings=ALL_RUNS)
-    with OutboxReader.open(folder) as outbox, capture_logs() as lines:
-        lake = Lake(str(lake_root), IDENTITY, shape_of, constants_of, writers=writers)
-        given = (outbox, outbox.outbox_id, NO_SEQUENCE, outbox.head(), EACH_GROUP)
-        for run, portion in enumerate(feeds(*given, writers=writers.taken())):
-            writers.run = run
-            lake.apply(portion.lake_batch)
-            notes = {row["note"] for row in replica_rows(lake_root, folder_of(table.relation))}
-            assert notes == {f"in run {run}" if run else "new"}
+
+    def check(run: int) -> None:
+        notes = {row["note"] for row in replica_rows(lake_root, folder_of(table.relation))}
+        assert notes == {f"in run {run}" if run else "new"}
+
+    writers, warnings, refusals = applied_runs(LosingWriters, table, tmp_path, spark, check)
     assert replica_rows(lake_root, folder_of(table.relation)) == table.expected()
     assert writers.merged == TRIED
-    warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
     assert warnings == ["executors did not merge: the driver does"] * LOST
-    assert metrics.registry.get_sample_value(EXECUTOR_REFUSALS, {"capture": "test"}) == LOST
+    assert refusals == LOST
 
 
-class ShutWriters(ExecutorWriters):
+class ShutWriters(NumberedWriters):
     """A file is in the place of the folder of a log while executors write the first runs."""
 
-    run = 0
     written: Mapping[int, bool] = MappingProxyType({})
 
     def write(self, target: TargetFiles, run: PackedRun) -> WrittenFiles | None:
@@ -153,25 +177,18 @@ class ShutWriters(ExecutorWriters):
 
 @pytest.mark.feature("L06")
 def test_the_driver_appends_what_executors_could_not(tmp_path: Path, spark: SparkSession) -> None:
-    folder, lake_root, table = StateFolder(tmp_path / "state"), tmp_path / "lake", ScriptedTable()
-    make_state(folder.root)
+    lake_root, table = tmp_path / "lake", ScriptedTable()
     for run in range(RUNS):
         table.commit()
         table.insert({1: run, 2: "new", 3: "big"})
         table.cut()
-    feed(folder.root, (group_of([item]) for item in table.items))
-    source, metrics = SourceOptions.parse({"state": str(folder.root)}), PipelineMetrics("test")
-    writers = local_writers(ShutWriters, source, lake_root, metrics, spark, settings=ALL_RUNS)
-    with OutboxReader.open(folder) as outbox, capture_logs() as lines:
-        lake = Lake(str(lake_root), IDENTITY, shape_of, constants_of, writers=writers)
-        given = (outbox, outbox.outbox_id, NO_SEQUENCE, outbox.head(), EACH_GROUP)
-        for run, portion in enumerate(feeds(*given, writers=writers.taken())):
-            writers.run = run
-            lake.apply(portion.lake_batch)
-            assert len(log_rows(lake_root, folder_of(table.relation))) == run + 1
-    warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
+
+    def check(run: int) -> None:
+        assert len(log_rows(lake_root, folder_of(table.relation))) == run + 1
+
+    writers, warnings, refusals = applied_runs(ShutWriters, table, tmp_path, spark, check)
     assert warnings == ["executors did not write: the driver does"] * LOST
-    assert metrics.registry.get_sample_value(EXECUTOR_REFUSALS, {"capture": "test"}) == LOST
+    assert refusals == LOST
     assert writers.written == {run: run in TRIED and TRIED[run] for run in range(1, RUNS)}
 
 

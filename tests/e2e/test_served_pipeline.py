@@ -11,7 +11,8 @@ import pytest
 from tests.support.lakes.lakes import log_rows, rows_by_key_so_far
 from tests.support.processes.captures import running
 from tests.support.processes.cdcctl import cdcctl, succeeded
-from tests.support.processes.other_host import NOBODY, STOP_S, OtherHost, as_nobody, end, folder_of_others
+from tests.support.processes.other_host import STOP_S, OtherHost, as_nobody, end, folder_of_others
+from tests.support.processes.other_user import NOBODY
 from tests.support.processes.served_outbox import served_outbox
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.outbox_server import Certificate

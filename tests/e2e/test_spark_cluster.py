@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.processes.captures import running
-from tests.support.processes.other_host import NOBODY, STOP_S, OtherHost, end, folder_of_others, python_of_others
+from tests.support.processes.other_host import STOP_S, OtherHost, end, folder_of_others, python_of_others
+from tests.support.processes.other_user import NOBODY
 from tests.support.processes.served_outbox import served_outbox
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.outbox_server import Certificate

@@ -3,29 +3,17 @@
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.lakes.lakes import IDENTITY
+from tests.support.processes.other_user import acting_as_nobody
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
 from tidemark.pipeline.lake.lake_lock import FILE, LakeLock
 from tidemark.pipeline.lake.table_errors import LakeFailed
-
-NOBODY = 65534
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user requires root")
@@ -38,7 +26,7 @@ def test_a_lake_whose_lock_belongs_to_another_user_names_both_users(
     lake.chmod(0o777)
     monkeypatch.chdir(lake)  # other users cannot access the folders above
     with (
-        as_nobody(),
+        acting_as_nobody(),
         pytest.raises(LakeFailed, match=f"{FILE} belongs to the user root and is not writable for nobody") as refusal,
     ):
         LakeLock.acquire(Path(), IDENTITY, tmp_path, "spark", [])

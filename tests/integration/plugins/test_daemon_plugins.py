@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.lakes.lakes import event_rows, feed_by_hand, log_rows, replica_rows
 from tests.support.plugins.daemons import file_rows, use_config
-from tests.support.processes.captures import Sidecar, change_log
+from tests.support.processes.captures import Sidecar, change_log, initialised
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import Archiver
 from tests.support.processes.waiting import let_pass
@@ -29,12 +29,8 @@ OLD_ROWS = 2_000
 def sidecar(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
     """A state over a database with a table, no process started."""
     cluster.sql("CREATE TABLE person (id int PRIMARY KEY, email text, note text)", database)
-    made = Sidecar(cluster, database, tmp_path)
-    made.init()
-    try:
+    with initialised(cluster, database, tmp_path) as made:
         yield made
-    finally:
-        made.close()
 
 
 def files_with(text: str, folder: StateFolder, *others: Path) -> list[str]:

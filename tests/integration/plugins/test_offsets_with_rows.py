@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.plugins.daemons import file_rows, use_config
 from tests.support.plugins.recording import MERGED, Place
-from tests.support.processes.captures import Sidecar
+from tests.support.processes.captures import Sidecar, initialised
 from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.wire.state.state_keys import ADDED_POSITIONS
@@ -70,12 +70,8 @@ class MergedTarget:
 @pytest.fixture
 def target(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[MergedTarget]:
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", database)
-    sidecar = Sidecar(cluster, database, tmp_path)
-    sidecar.init()
-    try:
+    with initialised(cluster, database, tmp_path) as sidecar:
         yield MergedTarget(sidecar, tmp_path)
-    finally:
-        sidecar.close()
 
 
 @pytest.mark.feature("U12")

@@ -17,6 +17,7 @@ from pyarrow import flight
 
 from tests.support.forged import groups
 from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.other_user import NOBODY
 from tests.support.processes.served_outbox import served_outbox
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.outbox_server import TOKEN, Certificate, outbox_server, token_file
@@ -51,7 +52,6 @@ from tidemark.wire.values import CHUNK_BYTES
 
 LARGE = 3 * MESSAGE_BYTES
 ALL = VALUES.write(ValuesRequest(((NO_SEQUENCE, Sequence(2)),)))
-NOBODY = 65534
 AS_NOBODY = f"""
 import os, sys
 from pathlib import Path

@@ -17,10 +17,10 @@ import pytest
 import tidemark_ctl
 
 import tidemark
+from tests.support.processes.other_user import NOBODY
 from tests.support.servers.postgres import free_port
 from tidemark.pipeline.landing.metrics import SERVER_WAIT_SECONDS
 
-NOBODY = 65534
 STOP_S = 120
 SMALL_SPARK = ("--master", "local[2]", "--driver-memory", "700m")
 
