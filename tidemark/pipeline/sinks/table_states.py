@@ -15,11 +15,11 @@ _OF_REPLICA = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 
 def breaks_after(known: TablePosition | None, log: Outcome, items: Sequence[Delivered] = ()) -> tuple[LogBreak, ...]:
     """Return the breaks of a log, with the one that its last write caused, and those that its items report."""
-    breaks = _captured_breaks(known, items)
+    breaks = captured_breaks(known, items)
     return breaks if log.broke is None else (*breaks, log.broke)
 
 
-def _captured_breaks(known: TablePosition | None, items: Sequence[Delivered]) -> tuple[LogBreak, ...]:
+def captured_breaks(known: TablePosition | None, items: Sequence[Delivered]) -> tuple[LogBreak, ...]:
     """Return the breaks of a log, of which the changes are missing in which its table was not selected.
 
     NB: items may come again, also those of earlier batches. Before the first one there is nothing to miss.
