@@ -8,61 +8,39 @@ BACKUP: a base backup for the rows of the replica, or empty.
 It is here because it decodes with `tidemark.runtime` and writes tables of `tidemark.pipeline`.
 """
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
 from pyspark_tidemark.backed_up_table import write_backed_up_table
-from pyspark_tidemark.earlier_wal import EarlierWal
-from tidemark.io.archive.archive import ArchiveFolder
+from pyspark_tidemark.held_lake import HeldLake, LakePlaces, held_lake
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.disk import is_full
 from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.lake_config import Written
-from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import LogicalMessage
 from tidemark.model.commit_time import USECS_PER_DAY, CommitTime, parse_lsn_or_time
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
-from tidemark.model.position import NO_SEQUENCE, Epoch, Position
+from tidemark.model.lsn import Lsn, Oid, format_lsn
+from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.relation import Relation
 from tidemark.model.table_name import TableName
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
 from tidemark.pipeline.earlier.earlier_changes import AddedChanges, EarlierChanges, LogUnfit
 from tidemark.pipeline.earlier.new_log import NewLog, new_log
 from tidemark.pipeline.earlier.whole_replica import LAST_ORDINAL, WholeReplica
 from tidemark.pipeline.failpoints import EarlierFailpoint, Failpoint
-from tidemark.pipeline.failures import first_reason, reports_full_disk
-from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.lake.layout import constants_of
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.report import NoTable, OpenedLake
-from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
-from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
 from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.result_target import FolderTarget
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.pipeline.source.captured_databases import CapturedDatabases
-from tidemark.pipeline.storage.stores import open_lake
-from tidemark.runtime.plugins.group_transforms import GroupTransforms
-from tidemark.runtime.plugins.plugins import load_plugins
-from tidemark.runtime.replay.offline import check_same_cluster, ends_early
+from tidemark.runtime.replay.offline import ends_early
 from tidemark.runtime.seed.copy_plan import is_changed_selection
 from tidemark.wire.state.copy_progress import CopyPhase
-from tidemark.wire.state.plugin_log import PluginLog, PluginUses
 
-_NO_EPOCH = Epoch(TimelineId(0), 0)  # the rows go to the lake, and not to a consumer
 EXPIRING = (
     "{rows} of the rows are older than log_keep_days = {days}: the pipeline deletes them; to keep them, set "
     "log_keep_days = 0, or more days, for the table in [[lake.tables]] before you start it"
@@ -75,27 +53,16 @@ class NothingEarlier(ConfigError):
     hint = "give an earlier LSN or time as --from"
 
 
-class OtherTransforms(ConfigError):
-    """The configuration has other transforms than the daemons, which may mask values."""
-
-    hint = "name the configuration of the daemons with --config, or restart them with this one"
-
-
 class NotSelectedYet(ConfigError):
     """The lake does not have all changes of a table since it was selected."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLake:
-    """A lake that no pipeline writes meanwhile, and the capture to which it belongs."""
+class EarlierAdditions:
+    """Additions to the logs of a lake that no pipeline writes meanwhile."""
 
-    root: str
-    hold: LakeHold
+    lake: HeldLake
     positions: Positions
-    found: OpenedCapture
-    databases: CapturedDatabases
-    transforms: GroupTransforms
-    wal: EarlierWal
 
     def table(self, name: str) -> TablePosition | NewLog:
         """Return a table; for a selected one without a change in the lake, its new log.
@@ -104,10 +71,10 @@ class HeldLake:
         """
         missing: NoTable | None = None
         try:
-            known = OpenedLake(self.root).find(name)
+            known = OpenedLake(self.lake.root).find(name)
         except NoTable as error:
             missing = error
-        captured = self.found.capture.captured_tables()
+        captured = self.lake.found.capture.captured_tables()
         if missing is None and (known.database, known.relation) in captured:
             if known.state is TableState.COPYING:
                 self._check_copied((known.database, known.relation), name)
@@ -128,22 +95,22 @@ class HeldLake:
 
     def _new_log(self, of: TableId, relation: Relation, name: str) -> NewLog:
         delivered = self._delivered(of[0], relation)
-        if self.wal.config.lake.settings_of(delivered.qualified_name).write is Written.REPLICA:
+        if self.lake.wal.config.lake.settings_of(delivered.qualified_name).write is Written.REPLICA:
             raise LogUnfit(
                 f"{name} has no log in the lake: write = 'replica' in [[lake.tables]]",
                 hint="set write = 'both' or 'log' for it, or let the replica come from a first copy",
             )
         self._check_copied(of, name)
         return new_log(
-            self.root,
+            self.lake.root,
             self.positions,
             of,
             delivered,
             self._contains(name),
-            identity=self.wal.view.identity,
-            databases=self.databases,
-            shapes=self.shapes,
-            config=self.wal.config.lake,
+            identity=self.lake.wal.view.identity,
+            databases=self.lake.databases,
+            shapes=self.lake.shapes,
+            config=self.lake.wal.config.lake,
         )
 
     def _check_copied(self, of: TableId, name: str) -> None:
@@ -151,7 +118,7 @@ class HeldLake:
 
         NB: that hides the changes until its snapshot, so they would be missing between the added ones and the copy.
         """
-        copy = self.wal.view.copies.get(of)
+        copy = self.lake.wal.view.copies.get(of)
         if copy is not None and (copy.is_open or (copy.phase is CopyPhase.DONE and copy.generation)):
             raise NotSelectedYet(
                 f"{name}: its first copy is not complete in the lake",
@@ -161,21 +128,22 @@ class HeldLake:
     def add(self, to: TablePosition | NewLog, begin: Lsn | CommitTime, backup: Path | None) -> ReplayReport:
         """Add the earlier changes of a table from `begin` on, and make its replica whole; return the report."""
         table = to.table if isinstance(to, NewLog) else to
-        settings = self.wal.config.lake.settings_of(table.qualified_name)
+        settings = self.lake.wal.config.lake.settings_of(table.qualified_name)
         keep_us = settings.log_keep_days * USECS_PER_DAY
         earlier = EarlierChanges(
-            self.root,
-            self.wal.view.identity.capture,
+            self.lake.root,
+            self.lake.wal.view.identity.capture,
             self.positions,
             to,
-            shapes=self.shapes,
+            shapes=self.lake.shapes,
             constants=constants_of,
-            dialects=self.databases.dialects,
+            dialects=self.lake.databases.dialects,
             expires_before_us=SystemClock().wall_us() - keep_us if keep_us else 0,
         )
         added = self._add(earlier, table, begin)
-        database = self.databases.get(table.database, str(table.database))
-        whole = WholeReplica(self.root, self.wal.view.identity, database, self.positions, earlier.table, settings)
+        database = self.lake.databases.get(table.database, str(table.database))
+        identity = self.lake.wal.view.identity
+        whole = WholeReplica(self.lake.root, identity, database, self.positions, earlier.table, settings)
         make = whole.from_log if backup is None else partial(self._from_backup, table, backup)
         obstacle, rows, final = whole.obstacle(), 0, earlier.table
         if not obstacle and (added.rows or earlier.was_committed or backup or table.replica_version < 0):
@@ -194,7 +162,7 @@ class HeldLake:
         return changes | {"files": added.files, "replica": replica, "replica_rows": rows}
 
     def _add(self, earlier: EarlierChanges, table: TablePosition, begin: Lsn | CommitTime) -> AddedChanges:
-        wal = self.wal
+        wal = self.lake.wal
         from_lsn = wal.begin_lsn(begin)
         if from_lsn >= earlier.end.commit_lsn:
             if earlier.was_committed:
@@ -207,16 +175,9 @@ class HeldLake:
             from_lsn = min(from_lsn, interrupted_lsn)
         earlier.begin(from_lsn)
         for group in wal.groups((table.database, table.relation), from_lsn, earlier.end):
-            self.hold.check_idle()
-            items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
-            earlier.add(
-                [
-                    Delivered(NO_SEQUENCE, item)
-                    for item in items
-                    if not isinstance(item, LogicalMessage) and item.database == table.database
-                ]
-            )
-        self.hold.check()
+            self.lake.hold.check_idle()
+            earlier.add([Delivered(NO_SEQUENCE, item) for item in self.lake.items(group, table.database)])
+        self.lake.hold.check()
         return earlier.complete()
 
     @property
@@ -226,44 +187,41 @@ class HeldLake:
 
     def _from_backup(self, table: TablePosition, backup: Path, to: FolderTarget) -> int:
         """Write the rows that a table has at the end of the lake, by the pages of a base backup and archived WAL."""
-        if self.transforms.plans is not None:
+        if self.lake.transforms.plans is not None:
             raise ReplayRefused(
                 "rows of a base backup do not pass the transforms of the configuration",
                 hint="copy the table with copy.base_backup, or with a SELECT",
             )
-        name = TableName(table.namespace, table.name, self.databases.get(table.database))
+        name = TableName(table.namespace, table.name, self.lake.databases.get(table.database))
         moment = Lsn(self.positions.applied.position.commit_lsn + 1)
         with open_backup(backup) as opened:
-            _, rows = write_backed_up_table(opened, self.wal.archive, name, moment, to=to, types=self.databases.types)
+            archive, types = self.lake.wal.archive, self.lake.databases.types
+            _, rows = write_backed_up_table(opened, archive, name, moment, to=to, types=types)
         return rows
-
-    def shapes(self, relation: Relation) -> pa.StructType:
-        """Return the live columns of a version in Arrow."""
-        return shape_of(relation, self.databases.types)
 
     def _delivered(self, database: Oid, relation: Relation) -> Relation:
         """Return the version of a table after the transforms."""
-        return relation if self.transforms.plans is None else self.transforms.version(database, relation)
+        return relation if self.lake.transforms.plans is None else self.lake.transforms.version(database, relation)
 
     def _is_called(self, of: TableId, relation: Relation, wanted: TableName) -> bool:
-        is_there = wanted.database in (None, self.databases.get(of[0]))
+        is_there = wanted.database in (None, self.lake.databases.get(of[0]))
         is_new = of not in self.positions.tables
         return is_there and is_new and (relation.namespace, relation.name) == (wanted.schema, wanted.table)
 
     def _contains(self, name: str) -> Applied:
         """Return up to where the lake has all changes, with the table selected; raise `NotSelectedYet`."""
-        view, config, applied = self.wal.view, self.wal.config, self.positions.applied
+        view, config, applied = self.lake.wal.view, self.lake.wal.config, self.positions.applied
         if is_changed_selection(config.select, config.copy, view):
             raise NotSelectedYet(
                 f"{name} is selected by the configuration, and the daemons have not run with it yet",
                 hint="restart the daemons with this configuration, or name the one that they have with --config",
             )
-        if self.positions.outbox not in ("", self.found.outbox.outbox_id):
+        if self.positions.outbox not in ("", self.lake.found.outbox.outbox_id):
             raise NotSelectedYet(
-                f"{self.root} has nothing of the present outbox of the capture, which continues another one",
+                f"{self.lake.root} has nothing of the present outbox of the capture, which continues another one",
                 hint="start the pipeline, and let it write what the outbox has; then stop it and repeat this command",
             )
-        if applied.sequence == self.found.outbox.head() and view.delivered is not None:
+        if applied.sequence == self.lake.found.outbox.head() and view.delivered is not None:
             return replace(applied, position=max(applied.position, view.delivered.pointer.position))
         assert view.fingerprint is not None, "the selection is that of the daemons"
         if applied.position.commit_lsn < view.fingerprint.seen_lsn:
@@ -274,84 +232,13 @@ class HeldLake:
         return applied
 
 
-def add_earlier_changes(
-    state: Path,
-    archive: Path,
-    lake: str,
-    config: Path | None,
-    *,
-    reader: str,
-    name: str,
-    begin: str,
-    spill: Path,
-    backup: Path | None,
-) -> ReplayReport:
-    """Add the changes of a table from before it was captured to its log; return the report."""
-    loaded = load_config(config, os.environ)
-    open_lake(lake, loaded.lake)
-    moment = parse_lsn_or_time(begin)
-    folder = StateFolder(state)
-    with ExitStack() as stack:
-        found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())
-        stack.enter_context(RoleLock.acquire(found.folder, f"pipeline-{reader}"))
-        hold = hold_lake(lake, found.outbox.identity, found.capture.facts(), reader, alone=True)
-        stack.enter_context(hold)
-        with StateStore.open(folder, read_only=True) as store:
-            view, known = store.view(), store.plugins()
-        plugins = load_plugins(loaded, "the configuration")
-        _check_transforms(plugins.uses, known)
-        segments = ArchiveFolder(archive, of=view.identity.system_identifier)
-        check_same_cluster(segments, view.identity.system_identifier)
-        wal = EarlierWal(view, folder.history, segments, loaded, spill)
-        positions = Positions(lake, found.outbox.identity)
-        databases = CapturedDatabases(found.outbox)
-        transforms = GroupTransforms(plugins.transforms, databases.types, _NO_EPOCH, databases)
-        held = HeldLake(lake, hold, positions, found, databases, transforms, wal)
-        with _translating_errors(lake):
-            return held.add(held.table(name), moment, backup)
-
-
-def _check_transforms(used: PluginUses, known: PluginLog | None) -> None:
-    """Raise `OtherTransforms` if no daemon had the transforms of the configuration at its last start."""
-    own = _named(used)
-    others = [] if known is None else [_named(uses) for uses in known.uses.values()]
-    if others and own not in others:
-        names = ", ".join(name for name, _ in own) or "none"
-        theirs = ", ".join(name for name, _ in others[0]) or "none"
-        raise OtherTransforms(f"the transforms of the configuration ({names}) are not those of the daemons ({theirs})")
-
-
-def _named(uses: PluginUses) -> list[tuple[str, str]]:
-    return [(each.name, each.options) for each in uses.transforms]
-
-
-@contextmanager
-def _translating_errors(lake: str) -> Iterator[None]:
-    """Translate errors of the system's files: those of the lake come from the writer of its data files."""
-    try:
-        yield
-    except OSError as error:
-        reason = f"{lake} cannot be written: {first_reason(str(error))}"
-        if is_full(error) or reports_full_disk(str(error)):
-            raise LakeFull(
-                reason, hint="free space on its disk, and repeat the command: nothing is added twice"
-            ) from error
-        raise lake_failure(error, reason) from error
-
-
 def _added(*arguments: str) -> ReplayReport:
     state, archive, lake, config, reader, name, begin, spill, backup = arguments
-    return add_earlier_changes(
-        Path(state),
-        Path(archive),
-        lake,
-        Path(config) if config else None,
-        reader=reader,
-        name=name,
-        begin=begin,
-        spill=Path(spill),
-        backup=Path(backup) if backup else None,
-    )
+    places = LakePlaces(Path(state), Path(archive), lake, Path(config) if config else None, reader, Path(spill))
+    moment = parse_lsn_or_time(begin)
+    with held_lake(places) as held:
+        additions = EarlierAdditions(held, Positions(lake, held.found.outbox.identity))
+        return additions.add(additions.table(name), moment, Path(backup) if backup else None)
 
 
 if __name__ == "__main__":

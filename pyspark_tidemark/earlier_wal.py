@@ -1,13 +1,13 @@
 """The changes of one table in archived WAL, decoded as the daemons of a capture decode those of a selected table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pyspark_tidemark.archived_groups import archived_groups
 from tidemark.decode.catalog.databases import MappedDialects
-from tidemark.decode.groups.group_builder import GroupBuilder
+from tidemark.decode.groups.group_builder import Copied, GroupBuilder, nothing_copied
 from tidemark.decode.groups.partitions import RootOf
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.spill import SpillFolder
@@ -18,7 +18,9 @@ from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
+from tidemark.model.snapshot import Visibility, parse_visibility
 from tidemark.pipeline.lake.positions import TableId
+from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.replay.commit_times import first_end_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
@@ -47,10 +49,38 @@ class EarlierWal:
 
     def groups(self, of: TableId, from_lsn: Lsn, end: Position) -> Iterator[ChangeGroup]:
         """Yield the changes of a table from an LSN on, in transactions up to that of the position `end`."""
+        # NB: a log may begin inside the last transaction, after a part that was delivered without the table.
+        return self._groups(of, LsnRange(from_lsn, Lsn(end.commit_lsn + 1)))
+
+    def groups_after(self, of: TableId, after: Position, end: Position) -> Iterator[ChangeGroup]:
+        """Yield the changes of a table after a position, without those that its first copy has; up to `end` as above.
+
+        NB: the snapshot of a copy may be hours younger than its position.
+        """
+        copies, beginning = Copies(self.view), self.view.beginning
+        return self._groups(
+            of,
+            LsnRange(after.commit_lsn, Lsn(end.commit_lsn + 1)),
+            after=after,
+            copied=copies.have if copies.snapshots else nothing_copied,
+            copied_by=tuple(copies.snapshots.values()),
+            behind=parse_visibility(beginning.snapshot) if beginning is not None and beginning.snapshot else None,
+        )
+
+    def _groups(
+        self,
+        of: TableId,
+        lsns: LsnRange,
+        *,
+        after: Position | None = None,
+        copied: Copied = nothing_copied,
+        copied_by: Collection[Visibility] = (),
+        behind: Visibility | None = None,
+    ) -> Iterator[ChangeGroup]:
         start = begin_from_history(
             self.view,
             self.history,
-            from_lsn,
+            lsns.from_lsn,
             memory_bytes=MEMORY_BYTES_DEFAULT,
             spill=SpillFolder(self.spill),
             archive=self.archive,
@@ -62,9 +92,11 @@ class EarlierWal:
             root_of=partial(_root_of, of[1], selection.root_of),
             excluded=selection.excluded_origins(),
             selects_message=lambda _prefix: False,
+            copied=copied,
+            copied_by=copied_by,
+            after=after,
+            behind=behind,
         )
-        # NB: the log may begin inside the last transaction, after a part that was delivered without the table.
-        lsns = LsnRange(from_lsn, Lsn(end.commit_lsn + 1))
         yield from archived_groups(self.archive, start, builder, lsns)
         last = builder.flush()
         if last is not None:

@@ -64,7 +64,8 @@ class LakeLoss:
         return (
             f"the log of {fault.table} (database {fault.database}) has diverged: {fault.reason}. It will "
             f"continue with a break: it will not contain the changes between {fault.after} and the restart, "
-            "which cannot be recovered, and earlier rows remain as the other writer left them"
+            "and earlier rows remain as they are. If it was paused for too long, archived WAL may have these changes: "
+            "cdcctl table resume --archive"
         )
 
 

@@ -12,15 +12,18 @@ from tests.support.lakes.lakes import CAPTURE, batch
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tests.unit.lake.test_unselected_breaks import story
 from tidemark.engine.selection import Selection
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.iceberg.catalog import open_catalog
+from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, LogBreak
 from tidemark.pipeline.landing.portions import ITEMS
 from tidemark.pipeline.landing.restored_lake import LakeRestored, check_not_restored
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
+from tidemark.pipeline.sinks.steps import last_position
 
 GROUPS = 3
 READER = "spark"
@@ -53,6 +56,20 @@ def test_the_list_of_an_iceberg_lake_has_the_positions_and_snapshots_that_the_ca
     assert f"{FOLDER}" in "".join(succeeded(lake_command("list", orders)).lines)
     refused(lake_command("describe", orders, FOLDER), ExitCode.CONFIG, "is a lake of Iceberg tables")
     assert (orders / "catalog.db").read_bytes() == before, "nothing is written"
+
+
+@pytest.mark.feature("N17")
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_log_of_a_table_that_was_not_selected_for_a_while_has_a_break(size: int, tmp_path: Path) -> None:
+    items = story()
+    first, _, begins, later, _ = (last_position(one.item) for one in items)
+    for at in range(0, len(items), size):
+        iceberg_lake(tmp_path).apply(batch(items[at : at + size]))
+    (table,) = json.loads(succeeded(lake_command("list", tmp_path, "--json")).out)["tables"]
+    expected = [LogBreak(NOT_SELECTED, first, begins), LogBreak(NOT_SELECTED, later, OPEN_END)]
+    assert table["breaks"] == [str(gap) for gap in expected]
+    assert len(iceberg_rows(tmp_path, FOLDER)) == 2
+    assert faults_of(tmp_path) == ""
 
 
 def faults_of(root: Path, *arguments: str) -> str:

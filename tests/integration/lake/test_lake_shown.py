@@ -79,6 +79,18 @@ def test_the_log_names_a_table_that_became_stale_or_stopped_or_has_a_break_once(
     }  # fmt: skip
 
 
+@pytest.mark.feature("N16")
+def test_the_hint_for_a_table_that_was_given_up_names_the_archive() -> None:
+    paused = Fault(FaultKind.PAUSED, "a full disk", AT)
+    given_up = replace(LIVE[0], state=TableState.DIVERGED, log=replace(LIVE[0].log, fault=paused.given_up("no room")))
+    of = given_up.database, given_up.relation
+    with capture_logs() as lines:
+        report_changes(get_log("test"), {of: LIVE[0]}, {of: given_up})
+    (line,) = lines
+    assert line["reason"] == "it was paused (a full disk), and no room"
+    assert "cdcctl table resume --archive" in line["hint"]
+
+
 @pytest.mark.feature("L13")
 def test_a_metric_shows_the_age_of_the_newest_row_at_each_scrape(tmp_path: Path) -> None:
     state, root = StateFolder(tmp_path / "state"), str(tmp_path / "lake")

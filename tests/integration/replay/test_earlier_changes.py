@@ -13,9 +13,10 @@ import google_crc32c
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.lakes.lakes import feed_by_hand, log_rows, replica_rows
+from tests.support.lakes.lake_contents import log_of, replica_of, rows_at_source, values, without_lock
+from tests.support.lakes.lakes import feed_by_hand, replica_rows
 from tests.support.processes.captures import Sidecar, initialised
-from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, succeeded
+from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
 from tests.support.servers.backups import by_copy
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tests.support.servers.small_disk import needs_mount, small_disk
@@ -181,33 +182,11 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
             late.catch_up()
             always.catch_up()
             feed_by_hand(always.folder, root / "always" / "lake", READER)
-        rows = {table: rows_at_source(cluster, table) for table in TABLES}
+        rows = {table: rows_at_source(cluster, DATABASE, table) for table in TABLES}
         cluster.sql("SELECT pg_switch_wal()")
         cluster.stop(StopMode.FAST)
         shutil.copytree(cluster.data / "pg_wal", root / "archive", ignore=shutil.ignore_patterns("archive_status"))
     return Captured(root, begin, after, rows, root / "archive", StateFolder(root / "late" / "state"))
-
-
-def rows_at_source(cluster: Cluster, table: str) -> list[object]:
-    found = cluster.sql(f"SELECT row_to_json(t)::text FROM {table} t", DATABASE)
-    return sorted((values(json.loads(str(row))) for (row,) in found), key=repr)
-
-
-def replica_of(lake: Path, table: str) -> list[object]:
-    rows = replica_rows(lake, OpenedLake(str(lake)).find(f"public.{table}").folder)
-    return sorted((values({**row, "tableoid": None}) for row in rows), key=repr)
-
-
-def values(row: object) -> object:
-    """Return what a row has, apart from its place in an outbox: columns without a value depend on the others."""
-    if not isinstance(row, dict):
-        return row
-    return {name: values(value) for name, value in row.items() if value is not None and name != "_seq"}
-
-
-def log_of(lake: Path, table: str) -> list[object]:
-    found = [known for known in OpenedLake(str(lake)).tables if known.name == table]
-    return [values(row) for known in found for row in log_rows(lake, known.folder)]
 
 
 def replayed(lake: Path, table: str, at: Lsn, to: Path) -> list[object]:
@@ -333,11 +312,6 @@ def test_what_cannot_be_added_is_refused_with_the_reason(captured: Captured, tmp
     with RoleLock.acquire(captured.late, f"pipeline-{READER}"):
         refused(captured.add(lake, "public.keyed"), ExitCode.FENCED, "pipeline")
     assert without_lock(lake) == before
-
-
-def without_lock(lake: Path) -> dict[str, bytes]:
-    """Return the content of the files of a lake, apart from the lock."""
-    return {name: content for name, content in contents(lake).items() if name != "_pipeline.lock"}
 
 
 @pytest.mark.feature("N05")

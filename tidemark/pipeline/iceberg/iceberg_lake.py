@@ -22,7 +22,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat, IcebergTable
-from tidemark.pipeline.iceberg.positions import CatalogPositions
+from tidemark.pipeline.iceberg.positions import CatalogPositions, snapshot_of
 from tidemark.pipeline.iceberg.snapshot_summary import APP
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, LakeFolders, messages_app, table_app
@@ -35,6 +35,7 @@ from tidemark.pipeline.sinks.changelog import ChangeLog
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, first_relation, latest_relation, split_items, without_notices
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.table_states import captured_breaks
 from tidemark.wire.state.values import Identity
 
 REOPENED_MAX = 5  # in a row, for maintenance of another program that committed meanwhile
@@ -76,11 +77,18 @@ class IcebergLake:
         """Append `batch` to every log, then record it in the catalog."""
         passed(Failpoint.BATCH_RECEIVED)
         self._check_present()
-        split = without_notices(split_items(batch.items), known=())
+        whole = split_items(batch.items)
+        split = without_notices(whole, self.positions.tables)
         written: list[tuple[TablePosition, IcebergTable]] = []
+        reported: list[TablePosition] = []  # of which only the capture ends or begins
         for of, items in split.tables.items():
-            self._folders.choose(of, first_relation(items))
-            written.append(self._write_table(of, items))
+            breaks = captured_breaks(self.positions.tables.get(of), whole.tables[of])
+            if items:
+                self._folders.choose(of, first_relation(items))
+                table_position, table = self._write_table(of, items)
+                written.append((replace(table_position, breaks=breaks), table))
+            else:
+                reported.append(replace(self.positions.tables[of], breaks=breaks))
         for database, messages in split.messages.items():
             of = (database, INVALID_OID)
             self._folders.choose(of, None)
@@ -92,7 +100,9 @@ class IcebergLake:
         applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
         if applied.position < self.positions.applied.position:
             applied = replace(applied, position=self.positions.applied.position)
-        self.positions.write(batch.outbox, [(reached, table.snapshot) for reached, table in written], applied)
+        touched = [(reached, table.snapshot) for reached, table in written]
+        touched += [(known, snapshot_of(known)) for known in reported]
+        self.positions.write(batch.outbox, touched, applied)
         passed(Failpoint.POSITIONS_WRITTEN)
         for _, table in written:  # NB: only now, because the positions name a snapshot that must not expire
             if table.exists:

@@ -19,7 +19,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 from tidemark.pipeline.iceberg.translated import translated
-from tidemark.pipeline.lake.faults import LakeEntry
+from tidemark.pipeline.lake.faults import LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions import LakeOfAnother, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.table_errors import TableFenced
 from tidemark.wire.json_form import JsonForm
@@ -61,6 +61,7 @@ class _TableForm:
     ordinal: int
     generation: int
     snapshot: int | None
+    breaks: tuple[LogBreak, ...] = ()
 
 
 _LAKE_FORM: JsonForm[_LakeForm] = JsonForm(_LakeForm)
@@ -169,6 +170,11 @@ class CatalogPositions:
         self.tables = {**self.tables, **{of: _table(form) for of, form in found.items()}}
 
 
+def snapshot_of(table: TablePosition) -> int | None:
+    """Return the snapshot of a log that the positions record; None: it has none."""
+    return int(table.log.recorded.id) if table.log.recorded.id else None
+
+
 def _form(table: TablePosition, snapshot: int | None) -> _TableForm:
     at = table.position
     return _TableForm(
@@ -184,6 +190,7 @@ def _form(table: TablePosition, snapshot: int | None) -> _TableForm:
         at.ordinal,
         table.generation,
         snapshot,
+        table.breaks,
     )
 
 
@@ -200,6 +207,7 @@ def _table(form: _TableForm) -> TablePosition:
         _position(form),
         form.generation,
         LakeEntry(written),
+        breaks=form.breaks,
     )
 
 

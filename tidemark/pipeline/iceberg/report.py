@@ -16,7 +16,7 @@ from tidemark.model.lsn import INVALID_OID
 from tidemark.pipeline.delta_log.damage import BATCH_ROWS
 from tidemark.pipeline.failures import first_reason
 from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
-from tidemark.pipeline.iceberg.positions import CatalogPositions, owner_of
+from tidemark.pipeline.iceberg.positions import CatalogPositions, owner_of, snapshot_of
 from tidemark.pipeline.iceberg.recorded_columns import check_columns
 from tidemark.pipeline.iceberg.snapshot_summary import read_applied
 from tidemark.pipeline.iceberg.translated import translated
@@ -74,14 +74,10 @@ def _summary(table: TablePosition) -> dict[str, LakeReport]:
         "position": str(table.position),
         "sequence": table.sequence,
         "generation": table.generation,
-        LOG: _snapshot(table),
+        LOG: snapshot_of(table),
         "not_written": [],
-        "breaks": [],
+        "breaks": [str(gap) for gap in table.breaks],
     }
-
-
-def _snapshot(table: TablePosition) -> int | None:
-    return int(table.log.recorded.id) if table.log.recorded.id else None
 
 
 def checked(root: str, *, reads_files: bool) -> dict[str, LakeReport]:
@@ -90,12 +86,13 @@ def checked(root: str, *, reads_files: bool) -> dict[str, LakeReport]:
     count = 0
     with _opened(root) as lake:
         for table in lake.tables:
-            if _snapshot(table) is None:
+            version = snapshot_of(table)
+            if version is None:
                 continue
             faults = list(_faults(lake, table, reads_files=reads_files))
             count += len(faults)
             path = f"{root}/{table.folder}"
-            tables.append({"table": table.qualified_name, "path": path, "version": _snapshot(table), "faults": faults})
+            tables.append({"table": table.qualified_name, "path": path, "version": version, "faults": faults})
     return {"lake": root, "checked": len(tables), "faults": count, "tables": tables}
 
 

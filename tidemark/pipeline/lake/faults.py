@@ -59,6 +59,15 @@ class Fault:
     position: Position
     sequence: Sequence = NO_SEQUENCE
 
+    def given_up(self, why: str) -> "Fault":
+        """Return the fault of the same table after the changes that it needs from the outbox were given up."""
+        return Fault(FaultKind.DIVERGED, f"it was {self.kind.value} ({self.reason}), and {why}", self.position)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Return whether the changes since a pause were given up: the table lacks them, and is otherwise intact."""
+        return self.kind is FaultKind.DIVERGED and self.reason.startswith(f"it was {FaultKind.PAUSED.value} (")
+
 
 NOT_SELECTED = "the table was not selected"
 OPEN_END = Position(TimelineId((1 << 31) - 1), Lsn((1 << 63) - 1), 0)  # the greatest that `_POSITION` can store

@@ -32,6 +32,10 @@ HINTS = {
     FaultKind.STOPPED: TableStopped.hint,
     FaultKind.PAUSED: "remove the cause, then cdcctl table resume; the outbox keeps the changes, within a bound",
 }
+GIVEN_UP_HINT = (
+    "remove the cause, then let archived WAL supply its changes: cdcctl table resume --archive; or copy it with cdcctl "
+    "table recopy"
+)
 EVENTS = {
     FaultKind.DIVERGED: "table diverged",
     FaultKind.STOPPED: "table stopped",
@@ -205,7 +209,7 @@ def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None
     for target, fault in present.items():
         known_fault = were.get(target)
         if known_fault is None or (known_fault.kind, known_fault.reason) != (fault.kind, fault.reason):
-            hint = HINTS[fault.kind]
+            hint = GIVEN_UP_HINT if fault.is_given_up else HINTS[fault.kind]
             position = str(fault.position)
             log.error(EVENTS[fault.kind], **names, target=target, reason=fault.reason, after=position, hint=hint)
     for target in were.keys() - present.keys():

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -44,7 +44,7 @@ class _Ending:
             raise SystemExit
 
 
-def run(replayed: Callable[[], ReplayReport]) -> int:
+def run(replayed: Callable[[], Mapping[str, object]]) -> int:
     """Replay, and print the report; return the exit status. A signal to end removes what is not complete."""
     ending = _Ending()
     try:

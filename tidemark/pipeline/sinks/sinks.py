@@ -178,10 +178,11 @@ class Lake:
         of: TableId,
         items: Sequence[LakeItem],
         upto: OutboxSequence,
-        kind: Literal[FaultKind.PAUSED, FaultKind.DEFERRED] = FaultKind.PAUSED,
+        kind: Literal[FaultKind.PAUSED, FaultKind.DEFERRED, FaultKind.DIVERGED] = FaultKind.PAUSED,
     ) -> None:
-        """Apply to a paused or deferred table its items up to the value `upto`; at the end of the lake it is live.
+        """Apply to a table that is behind its items up to the value `upto`; at the end of the lake it is live.
 
+        It is paused or deferred; with DIVERGED its changes were given up, and it needs all of them again.
         NB: the items begin where this kind of fault did; a log or replica with another one may need earlier ones.
         """
         self.positions.check_present()
@@ -190,9 +191,10 @@ class Lake:
         split = without_notices(whole, self.positions.tables)
 
         def write(target: TargetTable, some: Sequence[StoredItem]) -> Outcome:
-            if target.known.fault is None and kind is FaultKind.PAUSED:
+            fault = target.known.fault
+            if fault is None and kind is not FaultKind.DEFERRED:
                 return apply_batch(target, some, applied.sequence, self._is_over)
-            if target.known.is_faulty(kind):
+            if fault is not None and fault.kind is kind and (kind is not FaultKind.DIVERGED or fault.is_given_up):
                 return catch_up(target, some, upto, is_last=is_last, is_over=self._is_over)
             return Outcome(target.known, target.applied)
 

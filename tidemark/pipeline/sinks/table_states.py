@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import CopyBoundary, SchemaChange, SchemaEvent
-from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.sinks.steps import Delivered, TableItem, last_position
 from tidemark.pipeline.sinks.targets import Outcome
@@ -15,11 +15,11 @@ _OF_REPLICA = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 
 def breaks_after(known: TablePosition | None, log: Outcome, items: Sequence[Delivered] = ()) -> tuple[LogBreak, ...]:
     """Return the breaks of a log, with the one that its last write caused, and those that its items report."""
-    breaks = _captured_breaks(known, items)
+    breaks = captured_breaks(known, items)
     return breaks if log.broke is None else (*breaks, log.broke)
 
 
-def _captured_breaks(known: TablePosition | None, items: Sequence[Delivered]) -> tuple[LogBreak, ...]:
+def captured_breaks(known: TablePosition | None, items: Sequence[Delivered]) -> tuple[LogBreak, ...]:
     """Return the breaks of a log, of which the changes are missing in which its table was not selected.
 
     NB: items may come again, also those of earlier batches. Before the first one there is nothing to miss.
@@ -69,8 +69,7 @@ def diverged_table(table: TablePosition, reason: str, kind: FaultKind) -> TableP
         fault = entry.fault
         if fault is None or fault.kind is not kind:
             return entry
-        text = f"it was {kind.value} ({fault.reason}), and {reason}"
-        return LakeEntry(entry.recorded, Fault(FaultKind.DIVERGED, text, fault.position))
+        return LakeEntry(entry.recorded, fault.given_up(reason))
 
     state = table.state if table.state is TableState.DROPPED else TableState.DIVERGED
     return replace(table, state=state, log=diverged(table.log), replica=diverged(table.replica))

@@ -133,13 +133,16 @@ def catch_up(
     is_last: bool,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Apply to a paused or deferred target its items up to the outbox value `upto`; its fault ends with the last."""
+    """Apply to a target the items that it lacks, up to the outbox value `upto`; its fault ends with the last.
+
+    It is paused or deferred, or was given up: its items come from elsewhere, and an error is raised.
+    """
     fault = target.known.fault
     assert fault is not None, target
     try:
         outcome = _retried(_apply_waiting, target, items, is_over)
     except (TableStopped, *_PAUSING) as error:
-        if is_over() or is_of_process(error):
+        if fault.is_given_up or is_over() or is_of_process(error):
             raise
         return _failed(target, error, fault.sequence)
     if is_last or outcome.target.fault is not None:

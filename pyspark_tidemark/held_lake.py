@@ -1,0 +1,137 @@
+"""A lake that a command writes while no pipeline does, with what decodes the changes of its tables from archived WAL.
+
+It is here because it decodes with `tidemark.runtime` and writes tables of `tidemark.pipeline`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from pyspark_tidemark.earlier_wal import EarlierWal
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.disk import is_full
+from tidemark.io.process.config_loading import load_config
+from tidemark.io.state.locking.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeGroup, LogicalMessage
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Oid, TimelineId
+from tidemark.model.position import Epoch
+from tidemark.model.relation import Relation
+from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
+from tidemark.pipeline.failures import first_reason, reports_full_disk
+from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
+from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
+from tidemark.pipeline.sinks.steps import TableItem
+from tidemark.pipeline.source.captured_databases import CapturedDatabases
+from tidemark.pipeline.storage.stores import open_lake
+from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.plugins import load_plugins
+from tidemark.runtime.replay.offline import check_same_cluster
+from tidemark.wire.state.plugin_log import PluginLog, PluginUses
+
+_NO_EPOCH = Epoch(TimelineId(0), 0)  # the rows go to the lake, and not to a consumer
+
+
+class OtherTransforms(ConfigError):
+    """The configuration has other transforms than the daemons, which may mask values."""
+
+    hint = "name the configuration of the daemons with --config, or restart them with this one"
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlaces:
+    """Where a lake, its capture and its archived WAL are.
+
+    `config`: the configuration of the daemons; None: by default. `spill`: a folder for large transactions.
+    """
+
+    state: Path
+    archive: Path
+    lake: str
+    config: Path | None
+    reader: str
+    spill: Path
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLake:
+    """A lake that no pipeline writes meanwhile, and the capture to which it belongs."""
+
+    root: str
+    reader: str
+    hold: LakeHold
+    found: OpenedCapture
+    databases: CapturedDatabases
+    transforms: GroupTransforms
+    wal: EarlierWal
+
+    def items(self, group: ChangeGroup, database: Oid) -> Sequence[TableItem]:
+        """Return the items of a group in one database, after the transforms of the configuration."""
+        items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
+        return [item for item in items if not isinstance(item, LogicalMessage) and item.database == database]
+
+    def shapes(self, relation: Relation) -> pa.StructType:
+        """Return the live columns of a version in Arrow."""
+        return shape_of(relation, self.databases.types)
+
+
+@contextmanager
+def held_lake(at: LakePlaces) -> Iterator[HeldLake]:
+    """Open a lake, and keep pipelines from writing it meanwhile.
+
+    Raise `LakeInUse` or `Fenced` if one is running, `OtherTransforms`, or `ForeignArchive`.
+    """
+    loaded = load_config(at.config, os.environ)
+    open_lake(at.lake, loaded.lake)
+    folder = StateFolder(at.state)
+    with ExitStack() as stack:
+        found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())
+        stack.enter_context(RoleLock.acquire(found.folder, f"pipeline-{at.reader}"))
+        hold = hold_lake(at.lake, found.outbox.identity, found.capture.facts(), at.reader, alone=True)
+        stack.enter_context(hold)
+        with StateStore.open(folder, read_only=True) as store:
+            view, known = store.view(), store.plugins()
+        plugins = load_plugins(loaded, "the configuration")
+        _check_transforms(plugins.uses, known)
+        segments = ArchiveFolder(at.archive, of=view.identity.system_identifier)
+        check_same_cluster(segments, view.identity.system_identifier)
+        wal = EarlierWal(view, folder.history, segments, loaded, at.spill)
+        databases = CapturedDatabases(found.outbox)
+        transforms = GroupTransforms(plugins.transforms, databases.types, _NO_EPOCH, databases)
+        with _translating_errors(at.lake):
+            yield HeldLake(at.lake, at.reader, hold, found, databases, transforms, wal)
+
+
+def _check_transforms(used: PluginUses, known: PluginLog | None) -> None:
+    """Raise `OtherTransforms` if no daemon had the transforms of the configuration at its last start."""
+    own = _named(used)
+    others = [] if known is None else [_named(uses) for uses in known.uses.values()]
+    if others and own not in others:
+        names = ", ".join(name for name, _ in own) or "none"
+        theirs = ", ".join(name for name, _ in others[0]) or "none"
+        raise OtherTransforms(f"the transforms of the configuration ({names}) are not those of the daemons ({theirs})")
+
+
+def _named(uses: PluginUses) -> list[tuple[str, str]]:
+    return [(each.name, each.options) for each in uses.transforms]
+
+
+@contextmanager
+def _translating_errors(lake: str) -> Iterator[None]:
+    """Translate errors of the system's files: those of the lake come from the writer of its data files."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{lake} cannot be written: {first_reason(str(error))}"
+        if is_full(error) or reports_full_disk(str(error)):
+            raise LakeFull(
+                reason, hint="free space on its disk, and repeat the command: nothing is added twice"
+            ) from error
+        raise lake_failure(error, reason) from error
