@@ -40,7 +40,7 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state_keys.REWINDS.name: frozenset({_TRANSACTION}),
     state_keys.TERM.name: frozenset({_TRANSACTION, _INCARNATIONS, _INIT, _REBUILD}),
     state_keys.DELIVERED.name: frozenset({_DELIVERY, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
-    state_keys.CONFIRMED.name: frozenset({_DELIVERY, _CONSUMER, _PROMOTION}),
+    state_keys.CONFIRMED.name: frozenset({_TRANSACTION, _DELIVERY, _CONSUMER, _PROMOTION}),
     state_keys.LEDGER.name: frozenset({_STORE, _DELIVERY, _PROMOTION}),
     state_keys.READER.name: frozenset({_OUTBOX, _DELIVERY}),
     state_keys.HISTORY.name: frozenset({_TRANSACTION, _INIT, _REBUILD}),

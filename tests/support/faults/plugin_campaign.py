@@ -3,7 +3,7 @@
 python -m tests.support.faults.plugin_campaign [--kills 50] [--seed 1]     (scripts/plugin_kills)
 
 Every change is in the file of the example's consumer once and in order, under epochs that grow, and a run delivers only
-what was not confirmed before it.
+what was not confirmed before it: at most the last delivery of the killed one comes again.
 """
 
 import argparse
@@ -12,12 +12,12 @@ import random
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.plugins.daemons import file_rows, use_config
-from tests.support.plugins.recording import Place, place_of, recorded_runs
+from tests.support.plugins.recording import DeliveredRun, Place, place_of, recorded_runs
 from tests.support.processes.failover import Pair, archiving_node
 from tests.support.processes.waiting import let_pass
 from tests.support.servers.archiving import ArchivingServer
@@ -43,14 +43,14 @@ def kill_with_plugin(node: ArchivingServer, root: Path, *, kills: int, seed: int
     pair.sidecar.init()
     dice = random.Random(seed)
     committed: list[int] = []
-    confirmed: list[Place] = []
+    stored: list[Place] = []
 
     def deliver_and_kill() -> None:
         before = len(file_rows(file))
         pair.wait_for(lambda: len(file_rows(file)) > before, "delivery")
         let_pass(dice.uniform(0, 0.3), "a random moment for the kill")
         pair.sidecar.kill()
-        confirmed.append(_confirmed_place(pair))
+        stored.append(_stored_place(pair))
 
     try:
         with _inserting(node.node, committed):
@@ -79,16 +79,28 @@ def kill_with_plugin(node: ArchivingServer, root: Path, *, kills: int, seed: int
     assert [row.place[0] for row in rows[-2:]] == [1, 2], "the timelines before and after the promotion"
     assert [row.place for row in rows] == sorted({row.place for row in rows})
     assert [row.epoch for row in rows] == sorted(row.epoch for row in rows)
-    runs = recorded_runs(record)
-    assert [run.epoch for run in runs] == sorted({run.epoch for run in runs})
-    assert len(runs) >= kills + 4, "each run, the archiver's, those after the return and after the promotion"
-    for run, place in zip(runs[1:], confirmed, strict=False):
-        assert all(position > place for position in run.positions), "a confirmed change came again"
-    if not handles:
-        for run in runs:
-            assert all(position > run.start for position in run.positions), "a confirmed change came again"
-        assert [run.start for run in runs[1 : kills + 2]] == confirmed, "a run begins behind what was confirmed"
+    _check_runs(recorded_runs(record), stored, begins=not handles)
     return len(rows)
+
+
+def _check_runs(runs: Sequence[DeliveredRun], stored: Sequence[Place], *, begins: bool) -> None:
+    """Compare each run with the killed one before it.
+
+    stored: the position in the state after each kill. begins: the runs are recorded with the position of their start.
+    """
+    assert [run.epoch for run in runs] == sorted({run.epoch for run in runs})
+    assert len(runs) >= len(stored) + 3, "each run, the archiver's, those after the return and after the promotion"
+    killed = list(zip(runs, runs[1:], stored, strict=False))
+    assert len(killed) == len(stored)
+    for _, run, place in killed:
+        assert all(position > place for position in run.positions), "a confirmed change came again"
+    if not begins:
+        return
+    for run in runs:
+        assert all(position > run.start for position in run.positions), "a confirmed change came again"
+    for before, run, place in killed:
+        assert run.start >= max(before.confirmed, place), "a run begins before a confirmed change"
+    assert any(place < before.confirmed for before, _, place in killed), "the state lacked nothing at any kill"
 
 
 def _configure(pair: Pair, file: Path, record: Path, *, handles: bool) -> None:
@@ -130,7 +142,7 @@ def _inserting(node: Cluster, committed: list[int]) -> Iterator[None]:
         thread.join()
 
 
-def _confirmed_place(pair: Pair) -> Place:
+def _stored_place(pair: Pair) -> Place:
     with StateStore.open(pair.sidecar.folder, read_only=True) as store:
         delivered = store.marks().delivered
     assert delivered is not None

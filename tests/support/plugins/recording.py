@@ -23,6 +23,7 @@ class DeliveredRun(NamedTuple):
     epoch: tuple[int, int]
     start: Place
     positions: list[Place]  # of its rows, in the order of delivery
+    confirmed: Place  # the last row of which it is sure: a delivery came after it
 
 
 class RecordingConsumer(SqliteConsumer):
@@ -114,7 +115,10 @@ def recorded_runs(record: Path) -> list[DeliveredRun]:
     for line in record.read_text().splitlines():
         found = json.loads(line)
         if "epoch" in found:
-            runs.append(DeliveredRun(tuple(found["epoch"]), tuple(found["start"]), []))
+            start = tuple(found["start"])
+            runs.append(DeliveredRun(tuple(found["epoch"]), start, [], start))
         else:
-            runs[-1].positions.extend(tuple(each) for each in found["positions"])
+            run = runs[-1]
+            runs[-1] = run._replace(confirmed=max([run.start, *run.positions]))
+            run.positions.extend(tuple(each) for each in found["positions"])
     return runs

@@ -169,7 +169,8 @@ class StateStore(OpenedState):
     def begin_epoch(self, owner: Owner) -> Epoch:
         """Begin a new epoch: the owner of the last one fails in its next transaction.
 
-        Raises `NotDeliverer` if the stage lets another role deliver, or follow.
+        Delivery continues after all that the consumer of the last one has confirmed. Raises `NotDeliverer` if the stage
+        lets another role deliver, or follow.
         """
         with self.transaction(None) as transaction:
             stage = transaction.stage()
@@ -177,6 +178,7 @@ class StateStore(OpenedState):
                 raise NotDeliverer(
                     f"the stage of {self.folder.root} is {stage.value}: the {owner.role} may not deliver"
                 )
+            transaction.take_confirmation()
             epoch = transaction.begin_epoch(owner)
         self.read_versions()
         return epoch

@@ -2,6 +2,7 @@
 
 STATE/lmdb/{data,lock}.mdb    positions, modes, epochs, readers, the outbox
 STATE/heartbeat               heartbeats of the processes
+STATE/confirmed               the last confirmation of a custom consumer, which LMDB may not have yet
 STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
 STATE/copy/                   WAL received while the first copy runs, and rows of the current table
@@ -39,6 +40,11 @@ class StateFolder(ProcessFolder):
     def heartbeat(self) -> Path:
         """The heartbeat file."""
         return self.root / "heartbeat"
+
+    @property
+    def confirmed(self) -> Path:
+        """The last confirmation of a custom consumer."""
+        return self.root / "confirmed"
 
     @property
     def history(self) -> Path:

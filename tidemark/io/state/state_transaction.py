@@ -6,13 +6,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tidemark.io.state.confirmed_file import read_confirmation
 from tidemark.io.state.outbox_transaction import OutboxTransaction
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
-from tidemark.model.position import Epoch
+from tidemark.model.position import Epoch, Pointer
 from tidemark.model.relation import KnownDatabase
 from tidemark.wire.keys import named, parse_table, table_text
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopies
@@ -21,11 +22,13 @@ from tidemark.wire.state.history_index import HistoryIndex, JournalMark
 from tidemark.wire.state.process_log import Owner, ProcessLog
 from tidemark.wire.state.state_keys import (
     BEGINNING,
+    CONFIRMED,
     COPY,
     FINGERPRINT,
     FOLLOWED,
     HAND_OVER,
     HISTORY,
+    IDENTITY,
     JOURNAL,
     LOSSES,
     MARKER_KEYS,
@@ -38,6 +41,7 @@ from tidemark.wire.state.state_keys import (
     TERM,
 )
 from tidemark.wire.state.values import Followed, HandOver, MarkerKeys, Term
+from tidemark.wire.values import EncodedGroup
 
 _REFUSED = f'"{CopyPhase.REFUSED.value}"'.encode()  # in the stored form of a refused copy, and of few others
 ExtraWrites = Callable[["StateTransaction"], None]  # more writes of one transaction
@@ -69,6 +73,20 @@ class StateTransaction(OutboxTransaction):
         epoch = Epoch(max(known).timeline, max(epoch.number for epoch in known) + 1)
         self.put(TERM, Term(epoch, owner))
         return epoch
+
+    def take_confirmation(self) -> None:
+        """Move delivered to what the consumer of the last epoch has confirmed, if its process was killed before that.
+
+        To be called before a process that continues delivery begins an epoch, and in its transaction.
+        """
+        identity, term, delivered = self.get(IDENTITY), self.term(), self.delivered()
+        last = read_confirmation(self._environment.folder)
+        if identity is None or term is None or delivered is None or last is None or self.followed() is not None:
+            return
+        if last.continues(identity.outbox_id, term.epoch, delivered.pointer.position):
+            # NB: the earlier restart LSN: decoding from there misses nothing after a later position.
+            pointer = Pointer(last.position, delivered.pointer.restart_lsn)
+            self.put(CONFIRMED, self.deliver(EncodedGroup(pointer, delivered.commit_time_us, ())))
 
     def term(self) -> Term | None:
         """Return the current epoch and its owner."""

@@ -65,6 +65,8 @@ def switch(
         transaction.put(STAGE, found.stage)
         if hand_over is not None:
             transaction.put(HAND_OVER, hand_over)
+        if new_owner is not None:
+            transaction.take_confirmation()
         delivered = transaction.delivered()
         # NB: if the start was not found yet, `followed` is still stored; nothing has been delivered since.
         if found.stage is Stage.FOLLOWER and transaction.followed() is None:

@@ -1,9 +1,9 @@
 """The confirm thread: makes the confirmations durable while the consumer receives the next changes.
 
 A transaction takes as long as the disk, and no change waits for it: confirmations that arrive meanwhile go into the
-next transaction. After a crash everything not yet durable is delivered again (at least once): the confirmations that
-arrived during one transaction and the pause after it. After a stop nothing is delivered again. The amount is bounded in
-bytes.
+next transaction. After a crash of the host everything not yet durable is delivered again (at least once): the
+confirmations that arrived during one transaction and the pause after it. The amount is bounded in bytes. After a stop
+nothing is delivered again, and after a kill nothing that `tidemark.io.state.confirmed_file` has.
 """
 
 import threading

@@ -2,6 +2,8 @@
 
 The position and the progress of a first copy move after `on_events` returned true: at least once. A separate thread
 (`confirming`) makes them durable, so that the next changes need not wait for the disk unless `deliver.confirm_ms` is 0.
+Meanwhile the position is in a file that survives a kill of this process (`ConfirmedFile`). The file has the position
+alone: a confirmation of which the state records more, such as DDL, is durable before later ones are accepted.
 The bytes that were offered and not confirmed, and the bytes that were confirmed and are not durable, are bounded. At
 the bound the target polls the consumer again, or waits for the disk, and offers nothing more.
 
@@ -32,22 +34,23 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.confirmed_file import ConfirmedFile
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.delivery.confirming import Confirming
-from tidemark.runtime.delivery.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
+from tidemark.runtime.delivery.delivery import RECORDED, SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
 from tidemark.runtime.delivery.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.delivery.notices import report_events
 from tidemark.runtime.delivery.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.wire.state.partition_positions import PartitionPositions
-from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED
+from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED, IDENTITY
 from tidemark.wire.values import EncodedGroup
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
@@ -64,10 +67,14 @@ class _Offered(NamedTuple):
     def without_rows(self) -> ConfirmedGroup:
         """Return the part that the state needs: rows are not kept until that is durable."""
         group = self.group
-        others = [item for item in group.items if not isinstance(item, ChangeBatch)]
+        recorded: list[GroupItem] = []
+        for item in group.items:  # NB: a comprehension would be a call, for each commit
+            if isinstance(item, RECORDED):
+                recorded.append(item)  # noqa: PERF401
         ends, databases = group.transactions, group.databases
-        bare = ChangeGroup(group.first, group.last, others, ends, 0, group.byte_count, (), databases)
-        return ConfirmedGroup(bare, self.copying)
+        bare = ChangeGroup(group.first, group.last, recorded, ends, 0, group.byte_count, (), databases)
+        has_records = bool(recorded or databases or self.copying)
+        return ConfirmedGroup(bare, self.copying, has_records)
 
 
 class ConsumerTarget:
@@ -130,6 +137,7 @@ class ConsumerTarget:
             log=log,
         )
         self._confirming = self._rounds or confirming
+        self._file: ConfirmedFile | None = None
 
     def begin(self) -> None:
         """Assign the partition to the consumer."""
@@ -138,8 +146,12 @@ class ConsumerTarget:
             at = None if stored is None else stored.pointer.position
             self._parked_upto = ParkedTable(transaction).latest_after(at, self._epoch)
             added = transaction.get(ADDED_POSITIONS) if self._rounds is not None else None
-        if self._rounds is not None:
+            identity = transaction.get(IDENTITY)
+        assert identity is not None, "an opened state has one"
+        if self._rounds is not None:  # a position is stored together with those that the hook added, or not at all
             self._rounds.begin({} if added is None else added.by_partition)
+        else:
+            self._file = ConfirmedFile.create(self._store.folder, identity.outbox_id, self._epoch)
         with self._liveness.calling("on_assigned"):
             self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
         report_events(self._consumer, self._store, self._epoch, self._liveness)
@@ -188,6 +200,8 @@ class ConsumerTarget:
             finally:
                 self._confirming.close()
         finally:
+            if self._file is not None:
+                self._file.close()
             with self._liveness.calling("stop"):
                 self._consumer.stop()
 
@@ -332,7 +346,16 @@ class ConsumerTarget:
             left.insert(0, _Offered(replace(answer.whole, first=answer.part.last.position, byte_count=0)))
         confirmed_bytes = self._unconfirmed_bytes - left_bytes
         self._accepted, self._unconfirmed_bytes = left, left_bytes
-        self._confirming.confirm([offered.without_rows() for offered in confirmed], confirmed_bytes)
+        bare, has_records = list[ConfirmedGroup](), self._parked_upto is not None
+        for offered in confirmed:  # NB: as above
+            bare.append(offered.without_rows())
+            has_records = has_records or bare[-1].has_records
+        self._confirming.confirm(bare, confirmed_bytes)
+        if self._file is not None and has_records:
+            self._confirming.wait()
+        elif self._file is not None:
+            assert self._progress.delivered is not None, "a capture has a start"
+            self._file.write(self._progress.delivered.position, bare[-1].group.last.position)
         return True
 
     def _first_unacknowledged(self) -> Position | None:

@@ -21,7 +21,7 @@ from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.reader_holds import active_readers, confirmable, unconfirmed_values
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
-from tidemark.model.change import ChangeGroup
+from tidemark.model.change import ChangeGroup, CopyBoundary, PartitionEvent, SchemaEvent
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, Oid, format_lsn
@@ -39,6 +39,7 @@ SPACE_WAIT_FIRST_S = 0.02
 SPACE_WAIT_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its first copy
+RECORDED = (SchemaEvent, PartitionEvent, CopyBoundary)  # the items of a group from which a `GroupRecord` may follow
 
 
 class Groups(Protocol):
@@ -49,7 +50,7 @@ class Groups(Protocol):
 
 
 class GroupRecord(Protocol):
-    """A record of the state that follows from delivered groups."""
+    """A record of the state that follows from delivered groups: from their items of `RECORDED`, and no others."""
 
     def record(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Write in an open transaction what groups change; it is the one in which they count as delivered."""

@@ -20,10 +20,11 @@ from tidemark.wire.state.copy_progress import CopyProgress
 
 
 class ConfirmedGroup(NamedTuple):
-    """A group without its rows, as a transaction stores it."""
+    """A group as a transaction stores it: with the items that the state records, and without all others."""
 
     group: ChangeGroup
     copying: tuple[Oid, Oid, CopyProgress] | None  # the progress of a first copy, with its database and relation
+    has_records: bool  # the state records more of it than its position
     added: PartitionOffsets | None = None  # of partitions that the hook added
 
 
