@@ -45,7 +45,7 @@ from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.wal.segments import segment_name
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
-from tidemark.wire.state.plugin_log import PluginLog
+from tidemark.wire.state.plugin_log import PluginLog, PluginUses
 from tidemark.wire.state.state_keys import PLUGINS
 
 pytestmark = pytest.mark.feature("N16")
@@ -372,6 +372,28 @@ def test_missed_changes_pass_the_transforms_of_the_configuration(captured: Given
     missed = log_of(lake, "keyed")[len(before) :]
     assert missed
     assert not any(name in row for row in missed if isinstance(row, dict) for name in ("note", "remark"))
+
+
+@pytest.mark.feature("N15")
+def test_transforms_that_only_a_stopped_daemon_had_are_refused(captured: GivenUpLake, tmp_path: Path) -> None:
+    """Its last start may be long ago, when no column was masked."""
+    lake, config = captured.lake(tmp_path), tmp_path / "tidemark.toml"
+    config.write_text('[[transforms]]\nuse = "tidemark:Mask"\ncolumns = ["public.keyed.remark|note"]\n')
+    masks, none = (load_plugins(load_config(path, {}), "the configuration").uses for path in (config, None))
+    masking, before = captured.with_state(tmp_path), without_lock(lake)
+
+    def put(uses: PluginUses) -> None:
+        with StateStore.open(masking.state) as store, store.transaction(None) as transaction:
+            transaction.put(PLUGINS, PluginLog(uses.consumer.name, {"sidecar": uses, "archiver": none}))
+
+    put(masks)
+    refused(masking.resume(lake, "public.keyed"), ExitCode.CONFIG, "of the sidecar (", "masks:Mask")
+    refused(masking.resume(lake, "public.keyed", "--config", config), ExitCode.CONFIG, "of the archiver (none)")
+    with RoleLock.acquire(masking.state, "sidecar") as sidecar:
+        put(replace(masks, owner=sidecar.owner))
+        refused(masking.resume(lake, "public.keyed"), ExitCode.CONFIG, "of the sidecar (", "masks:Mask")
+        assert without_lock(lake) == before
+        succeeded(masking.resume(lake, "public.keyed", "--config", config))
 
 
 def test_a_change_that_the_snapshot_of_the_first_copy_shows_is_not_written_again(
