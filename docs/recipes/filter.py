@@ -8,7 +8,11 @@ import sys
 
 from pyspark.sql import SparkSession
 
-state, checkpoint, out = sys.argv[1:]
+match sys.argv[1:]:
+    case [state, checkpoint, out]:
+        pass
+    case _:
+        sys.exit(__doc__)
 os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages that this Python has
 spark = SparkSession.builder.master("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
 orders = (

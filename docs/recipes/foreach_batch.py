@@ -10,7 +10,11 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-state, checkpoint, database = sys.argv[1:]
+match sys.argv[1:]:
+    case [state, checkpoint, database]:
+        pass
+    case _:
+        sys.exit(__doc__)
 os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages that this Python has
 TABLES = """
 CREATE TABLE IF NOT EXISTS totals (customer INTEGER PRIMARY KEY, orders INTEGER NOT NULL, cents INTEGER NOT NULL);

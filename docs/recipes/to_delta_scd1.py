@@ -9,7 +9,11 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-state, checkpoint, table, jars = sys.argv[1:]
+match sys.argv[1:]:
+    case [state, checkpoint, table, jars]:
+        pass
+    case _:
+        sys.exit(__doc__)
 os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages that this Python has
 spark = (
     SparkSession.builder.master("local[2]")

@@ -73,6 +73,14 @@ def run_recipe(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
+@pytest.mark.parametrize("name", [file.name for file in sorted(RECIPES.glob("*.py")) if file.name != "auto_cdc.py"])
+def test_a_recipe_without_its_arguments_says_which_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "only one"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(RECIPES / name), run_name="__main__")
+    assert f"python {name} STATE CHECKPOINT " in str(ended.value)
+
+
 @pytest.mark.feature("L12")
 def test_filtered_rows_are_those_of_the_source(source: Source, run_recipe: Recipe, tmp_path: Path) -> None:
     run_recipe("filter.py", tmp_path / "out")

@@ -149,7 +149,7 @@ def test_a_sidecar_waits_for_an_unreachable_node_and_loses_nothing(new_cluster: 
     made.stop()
     try:
         sidecar.start()
-        sidecar.wait_for_event("lost the connection to the node", kind="NodeUnreachable")
+        sidecar.wait_for_event("no connection to the node so far", kind="NodeUnreachable")
         made.start()
         made.sql("INSERT INTO account VALUES (2, 'after')")
         assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2}

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import click
 
+from tidemark.decode.transactions.schema_changes import is_captured
 from tidemark.engine.selection import Selection
 from tidemark.io.node.node_errors import WalRemoved
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.runtime.first_copy.capture_notices import table_version
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.seed.live_changes import LiveChanges
-from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, read_seed
+from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, Seed, read_seed
 from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark_ctl import settings
 from tidemark_ctl.output.command_spill import spill_of_command
@@ -73,7 +75,9 @@ def tail(
         )
     else:
         with _on_one_branch(LEFT_HINT):
-            counts = _tail_from_now(dsn, databases, requested, wait_s, printer_for)
+            counts = _tail_from_now(
+                dsn, databases, selection, requested=requested, wait_s=wait_s, printer_for=printer_for
+            )
     if form == Format.NULL.value:
         for name, value in counts.items():
             click.echo(f"{name} {value}", err=True)
@@ -89,7 +93,13 @@ def _on_one_branch(hint: str) -> Iterator[None]:
 
 
 def _tail_from_now(
-    dsn: str, databases: tuple[str, ...], requested: LsnRange, wait_s: float, printer_for: PrinterFor
+    dsn: str,
+    databases: tuple[str, ...],
+    selection: Selection,
+    *,
+    requested: LsnRange,
+    wait_s: float,
+    printer_for: PrinterFor,
 ) -> CountsByName:
     progress = SeedProgress()
     removed = 0
@@ -99,6 +109,12 @@ def _tail_from_now(
         with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, on_disconnect=progress.on_disconnect) as changes:
             select_printed_rows(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
+            if not _has_selected(seed, selection):
+                click.echo(
+                    f"no table matches {', '.join(selection.tables)} at present: the changes of a table that matches "
+                    "are printed from its creation on",
+                    err=True,
+                )
             try:
                 print_live(changes, shown, requested)
             except WalRemoved as error:
@@ -108,6 +124,16 @@ def _tail_from_now(
                 progress.repeating(error, removed, REMOVED_ATTEMPTS_MAX)  # nothing has been printed yet
             else:
                 return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
+
+
+def _has_selected(seed: Seed, selection: Selection) -> bool:
+    """Return whether a table of the node is printed."""
+    return any(
+        table_version(selection, relation).is_selected
+        for database in seed.databases
+        for relation in seed.mirrors[database].relations()
+        if is_captured(relation)
+    )
 
 
 def print_live(changes: LiveChanges, shown: Printer, requested: LsnRange) -> None:

@@ -158,7 +158,7 @@ class RealtimeSwitch:
         """Print why changes may be late from now on: the archiver can be active without receiving WAL."""
         try:
             ArchiveListing(Path(self._settings.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
-            late = slow_archiving(self._node_requests.find_archiving().result(ANSWER_S))
+            late = self._slow_text(self._node_requests.find_archiving().result(ANSWER_S))
         except (TidemarkError, TimeoutError) as error:
             late = f": {str(error) or 'the node does not report the state of its archiving'}"
         if late:
@@ -272,7 +272,12 @@ class RealtimeSwitch:
     def _archiving_text(self) -> str:
         """Return why the marker's segment may be archived late."""
         answered = self._archiving.latest()
-        return slow_archiving(answered) if isinstance(answered, NodeArchiving) else ""
+        return self._slow_text(answered) if isinstance(answered, NodeArchiving) else ""
+
+    def _slow_text(self, node: NodeArchiving) -> str:
+        """Return why WAL reaches the archive late or not at all, as the end of a sentence."""
+        fills = self._settings.archive.filled_by == "archive_command"
+        return ": archive_mode of the node is off" if fills and not node.is_on else slow_archiving(node)
 
     # --- without a sidecar
 

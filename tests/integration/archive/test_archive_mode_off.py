@@ -61,6 +61,7 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         assert "archive_mode is off on the node" in shown(made)
         off = succeeded(run(made, "realtime", "off"))
         assert "WARNING: archive_mode is off on the node" in off.err
+        assert "changes may be delivered late: archive_mode of the node is off" in off.err
         count = number_of(made.node.switch(2)[-1]) - number_of(first) + 1
         made.seen()
         missing = f"{count} segments from {first} on are missing and will not arrive"

@@ -47,6 +47,20 @@ def test_the_first_line_is_the_first_commit_after_the_start(cluster: Cluster, da
     assert "Traceback" not in tail.err
 
 
+def test_it_says_that_no_table_matches_at_present(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    with running(tmp_path, "tail", cluster.dsn(database, ROLE), "--table", "later") as tail:
+        tail.wait_for_err(FOLLOWING)
+        assert "no table matches later at present" in tail.err
+        cluster.sql("CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (4)", database)
+        items = [json.loads(line) for line in tail.wait_for_lines(2)]
+        tail.stop()
+    assert [item["op"] for item in items] == ["schema", "i"]
+    with running(tmp_path, "tail", cluster.dsn(database, ROLE), "--table", "account") as other:
+        other.wait_for_err(FOLLOWING)
+        other.stop()
+    assert "no table matches" not in other.err
+
+
 def test_until_ends_it_before_the_first_commit_at_that_lsn(cluster: Cluster, database: str, tmp_path: Path) -> None:
     """The LSN is ahead of WAL when tail starts: two segments are skipped, so that a commit is surely after it."""
     ((ahead,),) = cluster.sql("SELECT pg_current_wal_insert_lsn() + 2 * 16 * 1024 * 1024")

@@ -17,6 +17,7 @@ from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.runtime.first_copy.capture_notices import NONE_SELECTED
 
 Settings = Mapping[str, Mapping[str, object]]
 NO_COPY: Settings = {"copy": {"enabled": False}}
@@ -111,6 +112,21 @@ def test_the_first_start_copies_existing_rows_and_a_later_one_resumes_behind_the
     assert (change.op, change.before, change.after) == (Op.INSERT, None, {"id": 5, "note": "while it was stopped"})
     assert change.position == second.batches[0].position == second.batches[0].first
     assert change.commit_time == second.batches[0].commit_time
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("settings", [{}, NO_COPY], ids=["with copies", "without"])
+def test_a_start_without_a_matching_table_warns_and_a_later_table_is_captured(
+    cluster: Cluster, database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: Settings
+) -> None:
+    collected, dsn = Collecting(), cluster.dsn(database)
+    with Engine(dsn, state=tmp_path / "other", tables=["public.*"], handler=collected, settings=settings) as matching:
+        assert matching.state is EngineState.RUNNING
+    assert NONE_SELECTED not in caplog.text
+    with Engine(dsn, state=tmp_path / "state", tables=["public.later"], handler=collected, settings=settings):
+        assert f"{NONE_SELECTED} tables=public.later" in caplog.text
+        cluster.sql("CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (6)", database)
+        wait_until(lambda: collected.ids == [6])
 
 
 @pytest.mark.feature("A23")

@@ -21,6 +21,7 @@ from tidemark.model.change import ChangeBatch, GroupItem, SchemaEffect, SchemaEv
 from tidemark.model.mode import Stage
 from tidemark.wire.state.values import HandOver
 
+RETURNS_SOON = {"TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1"}  # of a rebuilt state, whose archiver does not run
 MASK = "[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['public.account.note']\nconstant = '{}'\n"
 
 
@@ -71,7 +72,7 @@ def test_a_marker_of_the_lost_states_sidecar_is_not_mistaken_for_one_of_the_new_
 def test_after_a_rebuild_the_form_of_the_next_rows_is_announced_once_also_without_transforms(
     node: ArchivingServer, tmp_path: Path, config: str, notes: set[str]
 ) -> None:
-    with paired(node, tmp_path) as pair:
+    with paired(node, tmp_path, options=RETURNS_SOON) as pair:
         pair.sidecar.kill()
         pair.archiver.kill()
         use_config(MASK.format("first"), pair.sidecar, pair.archiver)

@@ -76,7 +76,12 @@ IN_PART = {"logged": ("log",), "merged": ("replica",)}  # the others are paused 
 PAUSED_PARTS = tuple(f"/{table}/{part}" for table in ALL for part in IN_PART.get(table, ("log", "replica")))
 LAST_WRITTEN = tuple(f"INSERT INTO {table} (id, note) VALUES ({at}00, 'last')" for at, table in enumerate(ALL, 1))
 LARGE_ROWS = GROUP_ROWS + 1000  # of a transaction with two groups
+CREATED = (
+    "CREATE TABLE created (id int PRIMARY KEY, note text)",
+    "INSERT INTO created SELECT g, 'missed' FROM generate_series(1, 5) g",
+)  # while nothing can be written to its folder
 MISSED = (
+    *CREATED,
     "INSERT INTO keyed SELECT g, g, 'missed', repeat('y', 3000) FROM generate_series(21, 40) g",
     "UPDATE keyed SET note = 'second' WHERE id % 3 = 0",
     "INSERT INTO keyless SELECT g % 5, 'row ' || g FROM generate_series(1, 30) g",
@@ -101,6 +106,7 @@ MISSED_LATER = (
     "BEGIN; ALTER TABLE parts ADD COLUMN extra int DEFAULT 7; UPDATE parts SET id = id + 70 WHERE id = 5; COMMIT",
     "DROP TABLE dropped",
     "UPDATE logged SET note = 'changed'; UPDATE merged SET note = 'changed' WHERE id = 2",
+    "UPDATE created SET note = 'changed' WHERE id = 2",
     "INSERT INTO other VALUES (7)",
 )
 LATER = (
@@ -113,7 +119,16 @@ LATER = (
     "INSERT INTO logged VALUES (3, 'later'); INSERT INTO merged VALUES (3, 'later')",
     "DELETE FROM large WHERE id < 2000",
 )
-PRESENT = ("keyed", "keyless", "parts", "renamed", "logged", "merged", "large")  # at the end, and not copied again
+PRESENT = (
+    "keyed",
+    "keyless",
+    "parts",
+    "renamed",
+    "logged",
+    "merged",
+    "large",
+    "created",
+)  # and not copied again
 KILLS = ("log-appended", "files-written", "replica-changed:2", "table-caught-up", "table-caught-up:2")
 
 
@@ -188,6 +203,15 @@ def capturing(cluster: Cluster, root: Path) -> Iterator[Sidecar]:
         yield sidecar
 
 
+@contextmanager
+def unwritable(lake: Path, table: str) -> Iterator[None]:
+    """Let the folder of a new table not be created."""
+    (schema,) = lake.glob("*/public")
+    (schema / table).touch()
+    yield
+    (schema / table).unlink()
+
+
 def run_all(sidecar: Sidecar, statements: Sequence[str]) -> Lsn:
     for statement in statements:
         sidecar.cluster.sql(statement, DATABASE)
@@ -208,7 +232,8 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> GivenUpLake:
             moments = [run_all(sidecar, LAST_WRITTEN)]
             land(sidecar.folder, root / "lake", READER, PAUSED_PARTS)
             moments.append(run_all(sidecar, MISSED))
-            land(sidecar.folder, root / "lake", READER)
+            with unwritable(root / "lake", "created"):
+                land(sidecar.folder, root / "lake", READER)
             moments.append(run_all(sidecar, MISSED_LATER))
             recopy = ("table", "recopy", "public.copied", "--state", sidecar.folder.root)
             succeeded(cdcctl(*recopy, **sidecar.options))

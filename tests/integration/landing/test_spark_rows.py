@@ -19,15 +19,16 @@ from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.model.capture_change import CaptureChange
+from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEvent
 from tidemark.model.errors import ConfigError, TidemarkError
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.model.relation import Align, TypeDescription, TypeKind
+from tidemark.model.relation import Align, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.lake.layout import UnfitRows, lake_columns
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
-from tidemark.pipeline.source.query_table import SchemaChanged, TablesDiffer, UnknownTable
+from tidemark.pipeline.source.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
 from tidemark.pipeline.source.stream import OutboxStreamReader
 
 GROUPS = 120
@@ -281,6 +282,42 @@ def test_a_query_ends_before_the_first_group_with_other_columns(tmp_path: Path, 
     (row,) = read(again, end, last)
     assert (row["note"], row["tag"]) == ("c", "new")
     assert [row["tag"] for row in read(again, start, end)] == [None, None]
+
+
+@pytest.mark.parametrize("is_renamed", [False, True], ids=["configured", "renamed"])
+@pytest.mark.parametrize("evolution", ["fail", "restart"])
+def test_a_query_ends_where_its_table_leaves_the_selection(
+    tmp_path: Path,
+    evolution: str,
+    is_renamed: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    account, other = groups.text_relation("note"), groups.text_relation("note", oid=16400, name="other")
+    state = made(tmp_path, [groups.insert(100, account, "a"), groups.insert(110, other, "b")])
+    reader = stream_of(state, "account", schemaEvolution=evolution)
+    start = reader.initialOffset()
+    renamed = replace(account, name="excluded") if is_renamed else account
+    feed(
+        state,
+        [
+            groups.insert(200, account, "last"),
+            groups.group(300, [leaving(300, other, other)]),
+            groups.group(400, [leaving(400, account, renamed)]),
+            groups.insert(500, account, "after the gap"),
+        ],
+    )
+    end = reader.latestOffset(start, ALL)
+    assert [row["note"] for row in read(reader, start, end)] == ["a", "last"]
+    for again in (reader, stream_of(state, renamed.name, schemaEvolution=evolution)):
+        with pytest.raises(ChangesMissing, match=r"public\.account is not selected from value \d+ .*=ignore"):
+            again.latestOffset(end, ALL)
+    ignoring = stream_of(state, renamed.name, schemaEvolution="ignore")
+    assert [row["note"] for row in read(ignoring, end, ignoring.latestOffset(end, ALL))] == ["after the gap"]
+
+
+def leaving(commit_lsn: int, before: Relation, after: Relation) -> SchemaEvent:
+    """Return the event by which a table leaves the selection."""
+    event = groups.schema_event(commit_lsn, after)
+    return replace(event, change=SchemaChange.ALTER, before=before, capture=CaptureChange.ENDS)
 
 
 def test_a_query_that_ignores_new_columns_keeps_its_own(tmp_path: Path) -> None:

@@ -38,6 +38,15 @@ class SchemaChanged(StateError):
     hint = "start the query again: with schemaEvolution=restart it then has the new columns"
 
 
+class ChangesMissing(StateError):
+    """The table of a query is not selected any more: its later changes are not in the outbox."""
+
+    hint = (
+        "the query continues without them once it is started with schemaEvolution=ignore; if the table is selected "
+        "again, cdcctl table recopy sends all of its rows"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class QueryColumn:
     """A column of the query; `number` is its pg_attribute.attnum in the relation `QueryTable.described_by`."""

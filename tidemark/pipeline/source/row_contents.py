@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import google_crc32c
 import pyarrow as pa
 
-from tidemark.model.change import ChangeBatch, Truncation
+from tidemark.model.capture_change import CaptureChange
+from tidemark.model.change import ChangeBatch, SchemaEvent, Truncation
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
@@ -50,6 +51,16 @@ class RowContents:
             text = f"{relation.qualified_name}: {', '.join(differences)}" if differences else None
             self._misfits[version] = text
         return self._misfits[version]
+
+    def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
+        """Return the table of the query whose capture ends with a value; None: none, or the query ignores it."""
+        if header.kind is not ValueKind.SCHEMA or self.evolution is Evolution.IGNORE:
+            return None
+        (value,) = outbox.read(Sequence(header.sequence - 1), header.sequence)
+        event = value.item()
+        if not isinstance(event, SchemaEvent) or event.capture is not CaptureChange.ENDS or event.before is None:
+            return None
+        return event.before.qualified_name if self.form.table.contains(event.database, event.before) else None
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (after, upto], those of small values together."""

@@ -23,7 +23,7 @@ from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import FORMAT, Evolution, SourceOptions
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
-from tidemark.pipeline.source.query_table import SchemaChanged
+from tidemark.pipeline.source.query_table import ChangesMissing, SchemaChanged
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.wire.values import ValueKind
 
@@ -69,7 +69,8 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of the next batch, which is a group end. Called every few milliseconds.
 
-        Spark has completed the batches up to `start`. Raises `SchemaChanged` if the next group does not fit.
+        Spark has completed the batches up to `start`. Raises `SchemaChanged` if the next group does not fit, and
+        `ChangesMissing` if the capture of the table ends with it.
         """
         after = self._sequence(start)
         self._check_columns(start)
@@ -103,16 +104,18 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return after if now_s < self._awaited[1] else end
 
     def _before_misfit(self, outbox: OutboxPort, after: Sequence, end: Sequence) -> Sequence:
-        """Return the end of the last group whose columns the query can read."""
+        """Return the end of the last group whose columns the query can read, and before which no change is missing."""
         if not self._contents.columns_id or end == after:
             return end
         for header in outbox.headers(after, end):
-            misfit = self._contents.misfit(outbox, header)
-            if misfit is None:
+            misfit, left = self._contents.misfit(outbox, header), self._contents.left(outbox, header)
+            if misfit is None and left is None:
                 continue
             if header.group_first > after + 1:
                 return Sequence(header.group_first - 1)
-            raise SchemaChanged(f"other columns from value {header.group_first} of the outbox on: {misfit}")
+            if misfit is not None:
+                raise SchemaChanged(f"other columns from value {header.group_first} of the outbox on: {misfit}")
+            raise ChangesMissing(f"{left} is not selected from value {header.sequence} of the outbox on")
         return end
 
     @stating_remedies()

@@ -41,6 +41,10 @@ class ValueContents:
         """Return None: bytes have no columns."""
         return None
 
+    def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:  # noqa: ARG002 - of the protocol
+        """Return None: the values include the events that report it."""
+        return None
+
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the values of (after, upto]."""
         sequences: list[int] = []

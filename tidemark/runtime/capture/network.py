@@ -220,7 +220,7 @@ class NetworkThread(SourceThread):
                 error.add_note(f"after {self._backoff.failures} attempts in a row (retry.attempts_max)")
                 raise
             self._log.warning(
-                "lost the connection to the node",
+                "lost the connection to the node" if self.is_located else "no connection to the node so far",
                 retry_s=delay_s,
                 ring_end_lsn=self._sink.write_lsn,
                 **describe_error(error),

@@ -30,6 +30,8 @@ GROUP_EVENTS = 4096  # in front of one group: some kilobytes each
 
 ENDED = "the capture of a table has ended: it is not selected any more"
 BEGUN = "the capture of a table begins without its rows and earlier changes"
+NONE_SELECTED = "no table matches the patterns at present"
+NONE_SELECTED_HINT = "a table that matches is captured from its creation on; correct select.tables if that is not meant"
 BEGUN_HINT = "the rows of the table do not follow from its log before the next copy: cdcctl table recopy"
 
 
@@ -73,10 +75,12 @@ class CaptureNotices:
         if start is None or not (planning or is_pending):
             return None
         versions = {
-            (database, relation.oid): _version(selection, relation)
+            (database, relation.oid): table_version(selection, relation)
             for database, relation in tables()
             if is_captured(relation)
         }
+        if planning and not any(version.is_selected for version in versions.values()):
+            log.warning(NONE_SELECTED, tables=", ".join(selection.tables), hint=NONE_SELECTED_HINT)
         return cls(store, versions, start.position, log)
 
     def announced(self, group: ChangeGroup) -> ChangeGroup:
@@ -138,7 +142,8 @@ class CaptureNotices:
         )
 
 
-def _version(selection: Selection, relation: Relation) -> TableVersion:
+def table_version(selection: Selection, relation: Relation) -> TableVersion:
+    """Return a captured table as a selection names it."""
     own = under_own_name(relation, selection.root_of)
     has_rows = own is not None and (own.kind != ROUTED_KIND or own.has_partition_rows)
     return TableVersion(own or alone(relation), own is not None and has_rows and selection.selects(own))
