@@ -68,8 +68,8 @@ def _check_same(role: Role, uses: PluginUses, other: Role, others: PluginUses) -
     mine, theirs = uses.in_order, others.in_order
     if named_options(mine) != named_options(theirs):
         raise OtherPlugins(
-            f"the configuration of the {role.value} has {text_beside(mine, theirs)}, and the {other.value}, which runs, "
-            f"has {text_beside(theirs, mine)}"
+            f"the configuration of the {role.value} has {text_beside(mine, theirs)}, "
+            f"and the {other.value}, which runs, has {text_beside(theirs, mine)}"
         )
 
 
