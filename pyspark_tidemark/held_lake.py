@@ -21,6 +21,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, LogicalMessage
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Oid, TimelineId
+from tidemark.model.mode import Role
 from tidemark.model.position import Epoch
 from tidemark.model.relation import Relation
 from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
@@ -32,9 +33,10 @@ from tidemark.pipeline.sinks.steps import TableItem
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.storage.stores import open_lake
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
+from tidemark.runtime.plugins.plugin_uses import named_options, text_beside, uses_of_running
 from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.runtime.replay.offline import check_same_cluster
-from tidemark.wire.state.plugin_log import PluginLog, PluginUses
+from tidemark.wire.state.plugin_log import PluginUses
 
 _NO_EPOCH = Epoch(TimelineId(0), 0)  # the rows go to the lake, and not to a consumer
 
@@ -97,9 +99,9 @@ def held_lake(at: LakePlaces) -> Iterator[HeldLake]:
         hold = hold_lake(at.lake, found.outbox.identity, found.capture.facts(), at.reader, alone=True)
         stack.enter_context(hold)
         with StateStore.open(folder, read_only=True) as store:
-            view, known = store.view(), store.plugins()
-        plugins = load_plugins(loaded, "the configuration")
-        _check_transforms(plugins.uses, known)
+            plugins = load_plugins(loaded, "the configuration")
+            _check_transforms(plugins.uses, store)
+            view = store.view()
         segments = ArchiveFolder(at.archive, of=view.identity.system_identifier)
         check_same_cluster(segments, view.identity.system_identifier)
         wal = EarlierWal(view, folder.history, segments, loaded, at.spill)
@@ -109,18 +111,20 @@ def held_lake(at: LakePlaces) -> Iterator[HeldLake]:
             yield HeldLake(at.lake, at.reader, hold, found, databases, transforms, wal)
 
 
-def _check_transforms(used: PluginUses, known: PluginLog | None) -> None:
-    """Raise `OtherTransforms` if no daemon had the transforms of the configuration at its last start."""
-    own = _named(used)
-    others = [] if known is None else [_named(uses) for uses in known.uses.values()]
-    if others and own not in others:
-        names = ", ".join(name for name, _ in own) or "none"
-        theirs = ", ".join(name for name, _ in others[0]) or "none"
-        raise OtherTransforms(f"the transforms of the configuration ({names}) are not those of the daemons ({theirs})")
+def _check_transforms(used: PluginUses, store: StateStore) -> None:
+    """Raise `OtherTransforms` if the configuration has other transforms than the daemons.
 
-
-def _named(uses: PluginUses) -> list[tuple[str, str]]:
-    return [(each.name, each.options) for each in uses.transforms]
+    NB: what a stopped daemon had at its last start may be old, and mask less. A running one has those that are valid;
+    if none runs, both must have had them.
+    """
+    known = store.plugins()
+    if known is None:
+        return
+    running = {role.value: uses for role in Role if (uses := uses_of_running(store, known, role)) is not None}
+    for role, uses in (running or known.uses).items():
+        if named_options(used.transforms) != named_options(uses.transforms):
+            own, theirs = text_beside(used.transforms, uses.transforms), text_beside(uses.transforms, used.transforms)
+            raise OtherTransforms(f"the transforms of the configuration ({own}) are not those of the {role} ({theirs})")
 
 
 @contextmanager

@@ -371,6 +371,8 @@ class Engine(Stoppable):
             while self._error is None and not self._ending.wait(POLL_S):
                 self._error = self._pool.error or capture.poll()
                 self._signals.handle(consumer, self._callbacks.signalled, self._progress)
+                if consumer.is_paused:
+                    consumer.finish_kept()
                 if consumer.is_complete:
                     self._ending.set()
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the engine ends with it

@@ -14,6 +14,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark import (
     ConfigError,
     Engine,
+    EngineSignal,
     FlatJson,
     Mask,
     Order,
@@ -192,6 +193,24 @@ def test_a_processor_that_keeps_parts_is_flushed_before_a_requested_copy(
         insert(cluster, database, 3, 3)
         # A poll that still finds the request flushes the row: it is kept, or written already.
         wait_until(lambda: bool(processor.kept) or ("i", 3) in processor.rows or engine.wait(0))
+
+
+@pytest.mark.feature("A21")
+def test_a_processor_that_keeps_parts_is_flushed_by_a_pause(
+    cluster: Cluster, database: str, engine_of: Callable[[Processor], Engine]
+) -> None:
+    processor = FlushedProcessor()
+    with leaves_nothing(cluster), engine_of(processor) as engine:
+        insert(cluster, database, 1, 2)
+        wait_until(lambda: len(processor.kept) == 2 or engine.wait(0))
+        (kept,) = processor.kept[-1].transformed()
+        engine.signal(EngineSignal.PAUSE)
+        wait_until(lambda: processor.rows == [("i", 1), ("i", 2)] or engine.wait(0))
+        wait_until(lambda: (engine.confirmed is not None and engine.confirmed >= kept.position) or engine.wait(0))
+        engine.signal(EngineSignal.RESUME)
+        insert(cluster, database, 3, 3)
+        wait_until(lambda: len(processor.kept) == 1 or engine.wait(0))
+    assert processor.rows == [("i", 1), ("i", 2), ("i", 3)], "the stop writes the last one"
 
 
 class RaisingProcessor(CollectingProcessor):

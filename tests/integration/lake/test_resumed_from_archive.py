@@ -19,6 +19,7 @@ from tests.support.lakes.lake_contents import log_of, replica_of, rows_at_source
 from tests.support.lakes.lakes import Crash, feed_by_hand
 from tests.support.processes.captures import Sidecar, initialised
 from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tidemark.decode.groups.group_builder import GROUP_ROWS
 from tidemark.engine.selection import Selection
@@ -44,7 +45,7 @@ from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.wal.segments import segment_name
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
-from tidemark.wire.state.plugin_log import PluginLog
+from tidemark.wire.state.plugin_log import PluginLog, PluginUses
 from tidemark.wire.state.state_keys import PLUGINS
 
 pytestmark = pytest.mark.feature("N16")
@@ -203,6 +204,15 @@ def capturing(cluster: Cluster, root: Path) -> Iterator[Sidecar]:
         yield sidecar
 
 
+def fork(cluster: Cluster) -> None:
+    """Let the node recover to the end of its WAL and continue on the next timeline."""
+    cluster.stop(StopMode.FAST)
+    cluster.configure(reload=False, restore_command="false")
+    (cluster.data / "recovery.signal").touch()
+    cluster.start()
+    wait_until(lambda: cluster.sql("SELECT pg_is_in_recovery()") == [(False,)], "the end of recovery", within_s=60)
+
+
 @contextmanager
 def unwritable(lake: Path, table: str) -> Iterator[None]:
     """Let the folder of a new table not be created."""
@@ -234,6 +244,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> GivenUpLake:
             moments.append(run_all(sidecar, MISSED))
             with unwritable(root / "lake", "created"):
                 land(sidecar.folder, root / "lake", READER)
+            fork(cluster)
             moments.append(run_all(sidecar, MISSED_LATER))
             recopy = ("table", "recopy", "public.copied", "--state", sidecar.folder.root)
             succeeded(cdcctl(*recopy, **sidecar.options))
@@ -266,33 +277,33 @@ def put_break(captured: GivenUpLake, lake: Path, table: str, gap: LogBreak) -> N
     positions.write(positions.outbox, [known], positions.applied)
 
 
-@pytest.mark.parametrize("table", [*PRESENT, "dropped"])
-def test_log_and_replica_equal_those_that_always_had_the_changes(
-    captured: GivenUpLake, table: str, tmp_path: Path
-) -> None:
+def test_log_and_replica_equal_those_that_always_had_the_changes(captured: GivenUpLake, tmp_path: Path) -> None:
     lake = captured.lake(tmp_path)
-    before, given_up = table_of(lake, table), fault_of(lake, table)
-    assert given_up.is_given_up
-    assert before.state is (TableState.DROPPED if table == "dropped" else TableState.DIVERGED)
-    name = before.folder if table == "dropped" else f"public.{table}"
-    report = json.loads(succeeded(captured.resume(lake, name, "--json")).out)
-    assert report[f"public.{table}"]["rows"] > 0
-    resumed = table_of(lake, table)
-    assert (resumed.log.fault, resumed.replica.fault, resumed.breaks) == (None, None, ())
-    assert resumed.state is (TableState.DROPPED if table == "dropped" else TableState.LIVE)
-    captured.land_rest(lake)
-    assert log_of(lake, table) == log_of(captured.always, table)
-    assert replica_of(lake, table) == captured.rows.get(table, replica_of(captured.always, table))
-
-
-def test_several_tables_are_resumed_by_one_command(captured: GivenUpLake, tmp_path: Path) -> None:
-    lake = captured.lake(tmp_path)
-    report = json.loads(succeeded(captured.resume(lake, *(f"public.{table}" for table in PRESENT), "--json")).out)
-    assert list(report) == [f"public.{table}" for table in PRESENT]
+    names = [f"public.{table}" for table in PRESENT]
+    for table in PRESENT:
+        assert fault_of(lake, table).is_given_up
+        assert table_of(lake, table).state is TableState.DIVERGED
+    report = json.loads(succeeded(captured.resume(lake, *names, "--json")).out)
+    assert list(report) == names
+    assert all(written["rows"] > 0 for written in report.values())
+    for table in PRESENT:
+        resumed = table_of(lake, table)
+        assert (resumed.state, resumed.log.fault, resumed.replica.fault) == (TableState.LIVE, None, None)
+        assert resumed.breaks == ()
     captured.land_rest(lake)
     for table in PRESENT:
-        assert replica_of(lake, table) == captured.rows[table]
         assert log_of(lake, table) == log_of(captured.always, table)
+        assert replica_of(lake, table) == captured.rows[table]
+
+
+def test_a_dropped_table_gets_its_last_changes(captured: GivenUpLake, tmp_path: Path) -> None:
+    lake = captured.lake(tmp_path)
+    assert fault_of(lake, "dropped").is_given_up
+    succeeded(captured.resume(lake, table_of(lake, "dropped").folder))
+    resumed = table_of(lake, "dropped")
+    assert (resumed.state, resumed.log.fault, resumed.replica.fault) == (TableState.DROPPED, None, None)
+    assert log_of(lake, "dropped") == log_of(captured.always, "dropped")
+    assert replica_of(lake, "dropped") == replica_of(captured.always, "dropped")
 
 
 @pytest.mark.parametrize("table", ["keyed", "keyless", "parts"])
@@ -361,6 +372,28 @@ def test_missed_changes_pass_the_transforms_of_the_configuration(captured: Given
     missed = log_of(lake, "keyed")[len(before) :]
     assert missed
     assert not any(name in row for row in missed if isinstance(row, dict) for name in ("note", "remark"))
+
+
+@pytest.mark.feature("N15")
+def test_transforms_that_only_a_stopped_daemon_had_are_refused(captured: GivenUpLake, tmp_path: Path) -> None:
+    """Its last start may be long ago, when no column was masked."""
+    lake, config = captured.lake(tmp_path), tmp_path / "tidemark.toml"
+    config.write_text('[[transforms]]\nuse = "tidemark:Mask"\ncolumns = ["public.keyed.remark|note"]\n')
+    masks, none = (load_plugins(load_config(path, {}), "the configuration").uses for path in (config, None))
+    masking, before = captured.with_state(tmp_path), without_lock(lake)
+
+    def put(uses: PluginUses) -> None:
+        with StateStore.open(masking.state) as store, store.transaction(None) as transaction:
+            transaction.put(PLUGINS, PluginLog(uses.consumer.name, {"sidecar": uses, "archiver": none}))
+
+    put(masks)
+    refused(masking.resume(lake, "public.keyed"), ExitCode.CONFIG, "of the sidecar (", "masks:Mask")
+    refused(masking.resume(lake, "public.keyed", "--config", config), ExitCode.CONFIG, "of the archiver (none)")
+    with RoleLock.acquire(masking.state, "sidecar") as sidecar:
+        put(replace(masks, owner=sidecar.owner))
+        refused(masking.resume(lake, "public.keyed"), ExitCode.CONFIG, "of the sidecar (", "masks:Mask")
+        assert without_lock(lake) == before
+        succeeded(masking.resume(lake, "public.keyed", "--config", config))
 
 
 def test_a_change_that_the_snapshot_of_the_first_copy_shows_is_not_written_again(
@@ -439,12 +472,24 @@ def test_an_archive_that_ends_before_the_lake_is_refused_until_the_wal_is_archiv
 ) -> None:
     lake, archive = captured.lake(tmp_path), tmp_path / "archive"
     shutil.copytree(captured.archive, archive)
-    end = OpenedLake(str(lake)).positions.applied.position.commit_lsn
-    for path in archive.iterdir():
-        if path.name >= segment_name(1, end // (1 << 20), 1 << 20):
+    end = OpenedLake(str(lake)).positions.applied.position
+    assert (end.timeline, fault_of(lake, "keyed").position.timeline) == (2, 1)
+    for path in archive.glob("00000002????????????????"):
+        if path.name >= segment_name(2, end.commit_lsn // (1 << 20), 1 << 20):
             path.unlink()
     before = without_lock(lake)
     refused(replace(captured, archive=archive).resume(lake, "public.keyed"), ExitCode.GAP, "ends at")
+    assert without_lock(lake) == before
+
+
+def test_an_archive_that_continues_the_timeline_that_the_capture_has_left_is_refused(
+    captured: GivenUpLake, tmp_path: Path
+) -> None:
+    lake, archive = captured.lake(tmp_path), tmp_path / "archive"
+    shutil.copytree(captured.archive, archive, ignore=shutil.ignore_patterns("00000002*"))
+    before = without_lock(lake)
+    left = replace(captured, archive=archive)
+    refused(left.resume(lake, "public.keyed"), ExitCode.CONFIG, "public.keyed: 2:", "is not in the history")
     assert without_lock(lake) == before
 
 

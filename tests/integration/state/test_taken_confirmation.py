@@ -130,13 +130,19 @@ def test_the_confirmation_of_other_changes_is_ignored(
     assert start(store) == STORED
 
 
-def test_the_confirmation_of_an_earlier_owner_is_ignored(store: StateStore, epoch: Epoch) -> None:
-    """Such as after `archive repair` and `rewind`, which move the delivered pointer under an epoch of their own."""
+@pytest.mark.usefixtures("epoch")
+def test_a_command_that_moves_the_delivered_pointer_is_not_skipped_over(store: StateStore) -> None:
+    """As `archive repair` and `rewind`, in one transaction with an epoch of their own."""
+    resumed = groups.group(200, [])
+    assert resumed.last.position < CONFIRMED
     with store.transaction(None) as transaction:
+        transaction.deliver(encode_group(resumed))
         transaction.begin_epoch(OWNER)
     store.begin_epoch(OWNER)
-    assert start(store) == STORED
-    assert read_confirmation(store.folder) is not None
+    assert start(store) == resumed.last.position
+
+
+def test_the_confirmation_of_another_epoch_is_ignored(store: StateStore, epoch: Epoch) -> None:
     confirm(store, Epoch(epoch.timeline, epoch.number + 10))
     store.begin_epoch(OWNER)
     assert start(store) == STORED

@@ -7,6 +7,7 @@ from tests.support.forged.groups import DATABASE, relation
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, SchemaEvent, Truncation
 
 ACCOUNT, LEDGER = 16385, 16390
@@ -108,6 +109,29 @@ def test_batches_never_reach_over_a_schema_event_or_a_truncate() -> None:
     (group,) = groups_of(stream, GroupBuilder(DIALECTS))
     kinds = [type(item) for item in group.items]
     assert kinds == [ChangeBatch, SchemaEvent, ChangeBatch, Truncation, ChangeBatch]
+
+
+def test_a_group_ends_before_the_event_by_which_a_table_leaves_the_selection() -> None:
+    """Readers end at group ends: one that ends where the capture of a table does has all changes before."""
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    begin = stream.commit(701)
+    stream.insert(702, ACCOUNT, packed_row(2))
+    stream.change_catalog(702, ACCOUNT, relation("konto"))
+    stream.insert(702, LEDGER, packed_row(3))
+    stream.commit(702)
+    stream.change_catalog(703, ACCOUNT, relation("konto_neu"))
+    stream.change_catalog(703, ACCOUNT, relation())
+    stream.insert(703, ACCOUNT, packed_row(4))
+    stream.commit(703)
+    first, second = groups_of(stream, GroupBuilder(DIALECTS, selected=lambda found: "konto" not in found.name))
+    assert [ids(item) for item in first.items] == [[1, 2]]
+    assert (first.last.position.commit_lsn > begin, first.last.position.ordinal) == (True, 0)
+    assert [end.xid for end in first.transactions] == [701]
+    left, *others = second.items
+    assert isinstance(left, SchemaEvent)
+    assert left.capture is CaptureChange.ENDS
+    assert [ids(item) for item in others if isinstance(item, ChangeBatch)] == [[3], [4]]
 
 
 def test_messages_do_not_end_batches() -> None:

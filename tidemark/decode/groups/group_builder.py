@@ -1,9 +1,10 @@
 """Builds bounded change groups from committed transactions: collects rows of many transactions into columnar batches.
 
-A group is a contiguous part of the stream. It ends where a bound is reached, also inside a transaction. An item that is
-neither a row nor a message is a *barrier*: all batches end there, so that rows of earlier batches precede it in the
-stream and rows of later batches follow it. Between barriers there is one batch for each relation version, in no order:
-the rows carry their positions. Batches of one table are in stream order, also if its versions or partitions alternate.
+A group is a contiguous part of the stream. It ends where a bound is reached, also inside a transaction, and before an
+event by which a table leaves the selection: a reader that ends there has all earlier changes. An item that is neither a
+row nor a message is a *barrier*: all batches end there, so that rows of earlier batches precede it in the stream and
+rows of later batches follow it. Between barriers there is one batch for each relation version, in no order: the rows
+carry their positions. Batches of one table are in stream order, also if its versions or partitions alternate.
 """
 
 from bisect import bisect_left
@@ -156,7 +157,7 @@ class GroupBuilder:
                 if item.position.ordinal < first:
                     self._count_item(item, end)
                     continue
-                if self._is_full:
+                if self._is_full or (self._first is not None and self._ends_capture(item)):
                     yield self._close()
                 self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
@@ -387,10 +388,21 @@ class GroupBuilder:
 
     def _marked(self, item: RoutedItem) -> RoutedItem:
         """Mark an event by which a table leaves the selection, or comes into it."""
-        if not isinstance(item, SchemaEvent) or item.before is None or item.after is None:
+        if not isinstance(item, SchemaEvent):
             return item
-        was, now = self.selects(item.before), self.selects(item.after)
-        return item if was == now else replace(item, capture=CaptureChange.BEGINS if now else CaptureChange.ENDS)
+        change = self._capture_change(item)
+        return item if change is CaptureChange.NONE else replace(item, capture=change)
+
+    def _ends_capture(self, item: Item) -> bool:
+        return isinstance(item, SchemaEvent) and self._capture_change(item) is CaptureChange.ENDS
+
+    def _capture_change(self, event: SchemaEvent) -> CaptureChange:
+        if event.before is None or event.after is None:
+            return CaptureChange.NONE
+        was, now = self.selects(event.before), self.selects(event.after)
+        if was == now:
+            return CaptureChange.NONE
+        return CaptureChange.BEGINS if now else CaptureChange.ENDS
 
     def selects(self, relation: Relation) -> bool:
         """Return whether the rows of a relation version are delivered."""

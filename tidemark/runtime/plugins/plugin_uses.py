@@ -37,7 +37,7 @@ def record_plugins(store: StateStore, owner: Owner, uses: PluginUses, log: Log) 
     with store.transaction(None) as transaction:
         known = transaction.get(PLUGINS) or PluginLog(uses.consumer.name, {})
         _check_consumer(known, uses)
-        others = _uses_of_running(store, known, other)
+        others = uses_of_running(store, known, other)
         if others is not None:
             _check_same(role, uses, other, others)
         recorded = replace(uses, owner=owner)
@@ -55,7 +55,7 @@ def _check_consumer(known: PluginLog, uses: PluginUses) -> None:
         )
 
 
-def _uses_of_running(store: StateStore, known: PluginLog, role: Role) -> PluginUses | None:
+def uses_of_running(store: StateStore, known: PluginLog, role: Role) -> PluginUses | None:
     """Return the plug-ins of a role's running process; None if none runs, or if it has not recorded them yet."""
     uses = known.uses.get(role.value)
     if uses is None or uses.owner is None:
@@ -66,10 +66,10 @@ def _uses_of_running(store: StateStore, known: PluginLog, role: Role) -> PluginU
 
 def _check_same(role: Role, uses: PluginUses, other: Role, others: PluginUses) -> None:
     mine, theirs = uses.in_order, others.in_order
-    if [(each.name, each.options) for each in mine] != [(each.name, each.options) for each in theirs]:
+    if named_options(mine) != named_options(theirs):
         raise OtherPlugins(
-            f"the configuration of the {role.value} has {_text(mine, theirs)}, and the {other.value}, which runs, has "
-            f"{_text(theirs, mine)}"
+            f"the configuration of the {role.value} has {text_beside(mine, theirs)}, "
+            f"and the {other.value}, which runs, has {text_beside(theirs, mine)}"
         )
 
 
@@ -84,8 +84,13 @@ def _report_versions(role: Role, uses: PluginUses, other: Role, others: PluginUs
             )
 
 
-def _text(uses: tuple[PluginUse, ...], others: tuple[PluginUse, ...]) -> str:
+def named_options(uses: tuple[PluginUse, ...]) -> list[tuple[str, str]]:
+    """Return what must be equal: names and options, in order; versions may differ."""
+    return [(each.name, each.options) for each in uses]
+
+
+def text_beside(uses: tuple[PluginUse, ...], others: tuple[PluginUse, ...]) -> str:
     """Return the plug-ins with the fingerprints of options where only these differ."""
     names = {each.name for each in others}
     shown = [f"{each.name} (options {each.options or 'none'})" if each.name in names else each.name for each in uses]
-    return ", ".join(shown)
+    return ", ".join(shown) or "none"
