@@ -1,16 +1,15 @@
 """`cdcctl rewind` where only the file beside LMDB has the confirmation of a dead branch: the sidecar was killed."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.support.forged.confirmations import confirm_in_the_file
 from tests.support.processes.cdcctl import refused, succeeded
 from tests.support.servers.diverged_primary import DATABASE, DivergedPrimary, branching
 from tests.support.servers.postgres import Cluster, new_cluster
 from tests.support.servers.standby import wait_until_replayed
-from tidemark.io.state.confirmed_file import ConfirmedFile
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import TimelineId, format_lsn, parse_lsn
 from tidemark.model.position import Position
@@ -36,15 +35,6 @@ def make_table(primary: Cluster) -> None:
     primary.sql("CREATE TABLE busy (id int PRIMARY KEY)")
 
 
-def confirm_in_the_file(diverged: DivergedPrimary, position: Position) -> None:
-    """Leave the file as a sidecar does that was killed after this confirmation, and before its transaction."""
-    view, folder = diverged.view, diverged.sidecar.folder
-    assert view.term is not None
-    assert view.start is not None
-    with closing(ConfirmedFile.create(folder, view.identity.outbox_id, view.term.epoch)) as file:
-        file.write(view.start.position, position)
-
-
 def test_a_dead_branch_that_the_state_of_a_killed_sidecar_does_not_have_is_rewound(diverged: DivergedPrimary) -> None:
     primary, sidecar = diverged.primary, diverged.sidecar
     sidecar.init()
@@ -56,7 +46,7 @@ def test_a_dead_branch_that_the_state_of_a_killed_sidecar_does_not_have_is_rewou
     ((text,),) = primary.sql("SELECT pg_current_wal_insert_lsn()", DATABASE)
     dead = Position(TimelineId(1), parse_lsn(str(text)), 0)
     primary.sql("INSERT INTO busy VALUES (1)")
-    confirm_in_the_file(diverged, dead)
+    confirm_in_the_file(sidecar.folder, dead)
     diverged.lose_primary()
     before = diverged.view.start
     assert before is not None
