@@ -27,6 +27,7 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
 from tidemark.pipeline.failures import first_reason, reports_full_disk
 from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
 from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
 from tidemark.pipeline.sinks.steps import TableItem
@@ -88,10 +89,11 @@ class HeldLake:
 def held_lake(at: LakePlaces) -> Iterator[HeldLake]:
     """Open a lake, and keep pipelines from writing it meanwhile.
 
-    Raise `LakeInUse` or `Fenced` if one is running, `OtherTransforms`, or `ForeignArchive`.
+    Raise `LakeInUse` or `Fenced` if one is running, `NoLake`, `OtherTransforms`, or `ForeignArchive`.
     """
     loaded = load_config(at.config, os.environ)
     open_lake(at.lake, loaded.lake)
+    OpenedLake(at.lake)  # NB: before the lock, which is written also where no lake is
     folder = StateFolder(at.state)
     with ExitStack() as stack:
         found = stack.enter_context(StatePlace(folder, loaded.select.selection()).open())

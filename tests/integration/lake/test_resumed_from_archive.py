@@ -451,6 +451,11 @@ def test_a_table_that_lacks_other_changes_is_refused_with_the_remedy(captured: G
     assert "--archive" in reported(done.err)[1]
 
 
+def test_nothing_is_written_where_no_lake_is(captured: GivenUpLake, tmp_path: Path) -> None:
+    refused(captured.resume(tmp_path / "mistyped", "public.keyed"), ExitCode.CONFIG, "is not a lake")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_archive_without_the_changes_is_refused_with_the_remedy(captured: GivenUpLake, tmp_path: Path) -> None:
     lake = captured.lake(tmp_path)
     for number, (from_lsn, to_lsn, said) in enumerate(
