@@ -15,7 +15,7 @@ from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
-from tidemark.model.mode import Stage
+from tidemark.model.mode import Role, Stage
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, followed_from_node
@@ -88,8 +88,11 @@ class Following:
             self._record_standby_answer(query)
         elif self._timeline_query is None and now_s - self._queried_s >= QUERY_S:
             self._timeline_query, self._queried_s = self._daemon.node_requests.find_timeline(), now_s
-        if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
-            self._transition.try_move(Event.DEMOTED, only_from=stage)
+        if self._is_standby and (marks := self._store.marks()).stage is not Stage.FOLLOWER:
+            owner = self._daemon.owner
+            # NB: the owner of a former start is dead: its consumer may have confirmed more than is recorded.
+            is_former = marks.is_fenced_by_own(Role.SIDECAR) and marks.term is not None and marks.term.owner != owner
+            self._transition.try_move(Event.DEMOTED, new_owner=owner if is_former else None, only_from=marks.stage)
 
     def follow(self, marks: StateMarks) -> None:
         """Follow; take over once the node is promoted and all WAL before the promotion is decoded."""

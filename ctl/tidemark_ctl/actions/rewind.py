@@ -33,6 +33,7 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
         RoleLock.acquire(folder, "archiver") as lock,
     ):
         started = "the daemons" if embedded_engine(store) is None else "the application"
+        store.take_confirmation()
         plan = plan_rewind(chosen, store, dead_wal)
         for line in _plan_lines(plan, copies=chosen.copy.enabled):
             click.echo(line, err=True)

@@ -93,6 +93,17 @@ def test_the_archiver_continues_after_the_last_confirmation_of_a_killed_sidecar(
 
 
 @pytest.mark.usefixtures("epoch")
+def test_a_command_takes_the_last_confirmation_without_an_epoch_and_once(store: StateStore) -> None:
+    before = store.view()
+    store.take_confirmation()
+    taken = store.view()
+    assert start(store) == CONFIRMED
+    assert taken.term == before.term
+    store.take_confirmation()
+    assert store.view() == taken
+
+
+@pytest.mark.usefixtures("epoch")
 def test_what_was_taken_once_is_not_taken_again(store: StateStore) -> None:
     taken = store.begin_epoch(OWNER)
     with store.transaction(taken) as transaction:

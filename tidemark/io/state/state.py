@@ -183,6 +183,17 @@ class StateStore(OpenedState):
         self.read_versions()
         return epoch
 
+    def take_confirmation(self) -> None:
+        """Move delivered to what the consumer of a killed process has confirmed; the caller has all deliverers' locks.
+
+        Before a command that takes an epoch of its own: from then on nothing else has the confirmation.
+        """
+        with self.reading() as transaction:
+            has_more = transaction.confirmed_since() is not None
+        if has_more:
+            with self.transaction(None) as transaction:
+                transaction.take_confirmation()
+
     def read_versions(self) -> None:
         """Read the schema versions again, as the owner of an earlier epoch has left them."""
         self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}

@@ -77,16 +77,23 @@ class StateTransaction(OutboxTransaction):
     def take_confirmation(self) -> None:
         """Move delivered to what the consumer of the last epoch has confirmed, if its process was killed before that.
 
-        To be called before a process that continues delivery begins an epoch, and in its transaction.
+        To be called before a process that continues delivery begins an epoch, and in its transaction; or while no
+        process can deliver.
         """
+        delivered, pointer = self.delivered(), self.confirmed_since()
+        if delivered is not None and pointer is not None:
+            self.put(CONFIRMED, self.deliver(EncodedGroup(pointer, delivered.commit_time_us, ())))
+
+    def confirmed_since(self) -> Pointer | None:
+        """Return what the consumer of the last epoch has confirmed after the delivered position; None: no more."""
         identity, term, delivered = self.get(IDENTITY), self.term(), self.delivered()
         last = read_confirmation(self._environment.folder)
         if identity is None or term is None or delivered is None or last is None or self.followed() is not None:
-            return
-        if last.continues(identity.outbox_id, term.epoch, delivered.pointer.position):
-            # NB: the earlier restart LSN: decoding from there misses nothing after a later position.
-            pointer = Pointer(last.position, delivered.pointer.restart_lsn)
-            self.put(CONFIRMED, self.deliver(EncodedGroup(pointer, delivered.commit_time_us, ())))
+            return None
+        if not last.continues(identity.outbox_id, term.epoch, delivered.pointer.position):
+            return None
+        # NB: the earlier restart LSN: decoding from there misses nothing after a later position.
+        return Pointer(last.position, delivered.pointer.restart_lsn)
 
     def term(self) -> Term | None:
         """Return the current epoch and its owner."""
