@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pyspark_tidemark.held_lake import HeldLake, LakePlaces, held_lake
+from pyspark_tidemark.held_lake import HeldLake, LakePlaces, OtherTransforms, held_lake
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.state.history_files import NoBase
 from tidemark.model.change import ChangeBatch, CopyBoundary
@@ -32,7 +32,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import OPEN_END, Fault, FaultKind
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of
-from tidemark.pipeline.lake.positions import TableId, TablePosition
+from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.report import LakeDelta, OpenedLake
 from tidemark.pipeline.landing.portions import PORTION_BYTES
 from tidemark.pipeline.replay.program import exit_at_once, run
@@ -40,6 +40,7 @@ from tidemark.pipeline.replay.recorded_events import RecordedEvents
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import TableItem, before
 from tidemark.runtime.replay.offline import ends_early
+from tidemark.runtime.seed.copy_plan import is_changed_selection
 
 _RECOPY = "copy its present rows: cdcctl table recopy"
 
@@ -51,6 +52,12 @@ class NotGivenUp(ConfigError):
     """A table whose changes were not given up while it was paused."""
 
     hint = "a paused table catches up from the outbox: omit --archive; cdcctl lake list shows the state of each table"
+
+
+class OtherSelection(ConfigError):
+    """The configuration selects other tables than that of the daemons, and so may have other settings as well."""
+
+    hint = OtherTransforms.hint
 
 
 class NotFromArchive(ConfigError):
@@ -109,7 +116,8 @@ class GivenUpTables:
             raise NotFromArchive(f"{name} is a log of messages", hint="continue it with cdcctl spark accept-break")
         deltas = [delta for delta in self._opened.deltas(table) if _given_up(delta) is not None]
         if not deltas:
-            raise NotGivenUp(f"{name} was not given up while it was paused: it is {_condition(table)}")
+            reason = f"{name} was not given up while it was paused: it is {_condition(table)}"
+            raise NotGivenUp(reason, hint=_RECOPY if table.state is TableState.DIVERGED else None)
         events = RecordedEvents(self._held.root, (table.database, table.relation), OPEN_END)
         position = min(fault.position for delta in deltas if (fault := _given_up(delta)) is not None)
         if position == BEFORE_ALL:
@@ -234,6 +242,8 @@ def _resumed(*arguments: str) -> ResumedReport:
     state, archive, lake, config, reader, spill, *names = arguments
     places = LakePlaces(Path(state), Path(archive), lake, Path(config) if config else None, reader, Path(spill))
     with held_lake(places) as held:
+        if is_changed_selection(held.wal.config.select, held.wal.config.copy, held.wal.view):
+            raise OtherSelection("the configuration does not select the tables that the daemons have")
         tables = GivenUpTables(held)
         return {missed.name: tables.feed(missed) for missed in [tables.missed(name) for name in names]}
 

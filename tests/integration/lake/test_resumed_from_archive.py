@@ -441,6 +441,8 @@ def test_a_table_that_lacks_other_changes_is_refused_with_the_remedy(captured: G
         assert ("cdcctl table recopy" in reported(done.err)[1]) is (len(said) > 1)
     with RoleLock.acquire(captured.state, f"pipeline-{READER}"):
         refused(captured.resume(lake, "public.keyed"), ExitCode.FENCED, "pipeline")
+    other = captured.resume(lake, "public.keyed", TIDEMARK_SELECT__TABLES="public.keyed")
+    refused(other, ExitCode.CONFIG, "the configuration does not select")
     assert without_lock(lake) == before
     state = ("table", "resume", "public.keyed", "--state", captured.state.root)
     refused(cdcctl(*state, "--archive", captured.archive), ExitCode.CONFIG, "--archive and --lake")
@@ -501,3 +503,9 @@ def test_a_log_that_another_writer_changed_is_not_written(captured: GivenUpLake,
     fault = table_of(lake, "renamed").log.fault
     assert fault is not None
     assert not fault.is_given_up
+    assert table_of(lake, "renamed").replica.fault is not None
+    succeeded(captured.resume(lake, "public.renamed"))
+    assert table_of(lake, "renamed").replica.fault is None
+    done = captured.resume(lake, "public.renamed")
+    refused(done, ExitCode.CONFIG, "was not given up", "its log is diverged")
+    assert "cdcctl table recopy" in reported(done.err)[1]
