@@ -29,7 +29,6 @@ class DeliveryPacing:
     linger_s: float  # no delivery waits longer, whatever the rate, unless the host is busy; 0: none waits
     busy_linger_s: float = 0.0
     load: HostLoad | None = None  # None: the host is never busy
-    is_busy: bool = False
     _scheduled_s: float = 0.0
     _last_s: float = 0.0  # of the last delivery
 
@@ -38,12 +37,18 @@ class DeliveryPacing:
         if not self.rate_max:
             return 0.0
         linger_s, spacing_s = self.linger_s, SPACING_S
-        if self.is_busy and linger_s:
+        load = self.load
+        if load is not None and load.is_busy and linger_s:  # NB: not by the property: each delivery comes here
             linger_s = max(linger_s, self.busy_linger_s)
             spacing_s = max(spacing_s, self.busy_linger_s)
         ahead_s = self._scheduled_s - now_s - BURST / self.rate_max
         spaced_s = self._last_s + min(spacing_s, linger_s) - now_s
         return min(max(0.0, ahead_s, spaced_s), linger_s)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the host is busy, by the last measurement."""
+        return self.load is not None and self.load.is_busy
 
     def is_busy_at(self, now_s: float) -> bool:
         """Return whether the host is busy, as far as known: without deliveries nothing is measured."""
@@ -56,4 +61,4 @@ class DeliveryPacing:
             self._scheduled_s = min(scheduled_s, now_s + BURST / self.rate_max + self.linger_s)
             self._last_s = now_s
             if self.load is not None and now_s >= self.load.due_s:
-                self.is_busy = self.load.measure(now_s)
+                self.load.measure(now_s)

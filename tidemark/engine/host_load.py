@@ -16,19 +16,18 @@ class HostLoad:
 
     def __init__(self, waited_s: Callable[[], float | None]) -> None:
         """Use `waited_s`: for how long, in all, some task has waited for a CPU; None: unknown, the host is not busy."""
+        self.is_busy = False
         self.due_s = 0.0  # when the next reading is due
         self._waited_s = waited_s
         self._last: tuple[float, float] | None = None  # time and value of the last reading
-        self._is_busy = False
 
-    def measure(self, now_s: float) -> bool:
-        """Read the counter; return whether the host is busy, by the time since the last reading."""
+    def measure(self, now_s: float) -> None:
+        """Read the counter; the time since the last reading decides whether the host is busy."""
         self.due_s = now_s + WINDOW_S
         waited_s, before = self._waited_s(), self._last
         self._last = None if waited_s is None else (now_s, waited_s)
         if waited_s is None or before is None or now_s <= before[0]:
-            self._is_busy = False
+            self.is_busy = False
         else:
             share = (waited_s - before[1]) / (now_s - before[0])
-            self._is_busy = share >= (BUSY_UNTIL if self._is_busy else BUSY_FROM)
-        return self._is_busy
+            self.is_busy = share >= (BUSY_UNTIL if self.is_busy else BUSY_FROM)

@@ -1,13 +1,11 @@
 """`cdcctl lake`: asks a separate program, so that `cdcctl` needs no library for Delta tables."""
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 from tidemark.io.host.extras import SPARK
-from tidemark.io.host.python_program import python_program
 from tidemark.model.errors import ExitCode
+from tidemark_ctl.requests.report_program import report_and_status
 from tidemark_ctl.views.lake_tables import check_tree, description_tree, list_tree
 from tidemark_ctl.views.render import Tree, show
 
@@ -36,9 +34,5 @@ def check(lake: str, config: Path | None, *, read_files: bool, as_json: bool) ->
 def lake_report(what: str, lake: str, config: Path | None, *arguments: str) -> tuple[dict[str, Tree], int]:
     """Return the program's report and exit status; if it has no report, end with its status and message."""
     SPARK.require()
-    command = python_program(PROGRAM, what, lake, str(config or ""), *arguments)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in (ExitCode.SUCCESS, ExitCode.UNEXPECTED) or not done.stdout:
-        sys.exit(done.returncode or ExitCode.INTERNAL)
-    report: dict[str, Tree] = json.loads(done.stdout)
-    return report, done.returncode
+    statuses = {ExitCode.SUCCESS, ExitCode.UNEXPECTED}
+    return report_and_status(PROGRAM, what, lake, str(config or ""), *arguments, statuses=statuses)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Collection
 
 from tidemark.io.host.python_program import python_program
 from tidemark.model.errors import ExitCode
@@ -17,11 +18,17 @@ def report_of(module: str, *arguments: str) -> dict[str, Tree]:
 
     A signal to end waits until the program has removed its files.
     """
+    report, _ = report_and_status(module, *arguments, statuses={ExitCode.SUCCESS})
+    return report
+
+
+def report_and_status(module: str, *arguments: str, statuses: Collection[int]) -> tuple[dict[str, Tree], int]:
+    """Do the same for a program that ends with one of `statuses` after its report; return that one as well."""
     status, out = _run(python_program(module, *arguments))
-    if status != ExitCode.SUCCESS or not out:
+    if status not in statuses or not out:
         sys.exit(status or ExitCode.INTERNAL)
     report: dict[str, Tree] = json.loads(out)
-    return report
+    return report, status
 
 
 def _run(command: list[str]) -> tuple[int, str]:

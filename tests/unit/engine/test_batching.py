@@ -106,13 +106,22 @@ class WaitedTime:
     def is_busy_after(self, load: HostLoad, share: float, seconds: float = WINDOW_S) -> bool:
         self.let_pass(seconds, share)
         assert self.now_s + EPSILON_S >= load.due_s
-        return load.measure(self.now_s)
+        load.measure(self.now_s)
+        return load.is_busy
+
+
+def busy_load() -> HostLoad:
+    """Return the load of a host that stays busy."""
+    load = HostLoad(lambda: None)
+    load.is_busy, load.due_s = True, FOREVER_S
+    return load
 
 
 def test_a_host_is_busy_from_one_share_of_waiting_until_a_smaller_one() -> None:
     waiting = WaitedTime()
     load = HostLoad(waiting.counted_s)
-    assert not load.measure(waiting.now_s), "the first reading has none to compare with"
+    load.measure(waiting.now_s)
+    assert not load.is_busy, "the first reading has none to compare with"
     shares = [BUSY_FROM - 0.01, BUSY_FROM + 0.01, BUSY_UNTIL + 0.01, BUSY_UNTIL - 0.01, BUSY_FROM - 0.01]
     assert [waiting.is_busy_after(load, share) for share in shares] == [False, True, True, False, False]
     assert not waiting.is_busy_after(load, BUSY_FROM / 100, seconds=100 * WINDOW_S), "over all of the time"
@@ -124,16 +133,18 @@ def test_a_host_without_the_counter_is_never_busy_and_one_that_loses_it_no_longe
     load.measure(waiting.now_s)
     assert waiting.is_busy_after(load, 1.0)
     waiting.waited_s = None
-    assert not load.measure(waiting.now_s + WINDOW_S)
+    load.measure(waiting.now_s + WINDOW_S)
+    assert not load.is_busy
     waiting.waited_s = 1e6
-    assert not load.measure(waiting.now_s + 2 * WINDOW_S)
+    load.measure(waiting.now_s + 2 * WINDOW_S)
+    assert not load.is_busy
 
 
 @given(GAPS_S, st.floats(SPACING_S, 0.05))
 def test_on_a_busy_host_deliveries_are_the_busy_linger_time_apart_and_none_waits_longer(
     gaps_s: list[float], busy_linger_s: float
 ) -> None:
-    made = delivered_at(DeliveryPacing(200.0, 0.005, busy_linger_s, is_busy=True), gaps_s)
+    made = delivered_at(DeliveryPacing(200.0, 0.005, busy_linger_s, busy_load()), gaps_s)
     assert all(later - earlier >= busy_linger_s - EPSILON_S for (earlier, _), (later, _) in pairwise(made))
     assert all(delivered_s - arrived_s <= max(busy_linger_s, 0.005) + EPSILON_S for delivered_s, arrived_s in made)
 
@@ -141,7 +152,7 @@ def test_on_a_busy_host_deliveries_are_the_busy_linger_time_apart_and_none_waits
 @given(GAPS_S)
 def test_a_busy_host_makes_no_difference_without_a_busy_linger_time_or_without_a_rate(gaps_s: list[float]) -> None:
     for rate_max, linger_s, busy_linger_s in ((200.0, 0.005, 0.0), (200.0, 0.0, 0.02), (0.0, 0.005, 0.02)):
-        busy = DeliveryPacing(rate_max, linger_s, busy_linger_s, is_busy=True)
+        busy = DeliveryPacing(rate_max, linger_s, busy_linger_s, busy_load())
         assert delivered_at(busy, gaps_s) == delivered_at(DeliveryPacing(rate_max, linger_s), gaps_s)
 
 
@@ -156,7 +167,7 @@ def test_a_host_that_is_no_longer_busy_delivers_as_before() -> None:
 
 
 def test_a_host_does_not_count_as_busy_long_after_the_last_delivery() -> None:
-    pacing = DeliveryPacing(200.0, 0.005, 0.02, is_busy=True)
+    pacing = DeliveryPacing(200.0, 0.005, 0.02, busy_load())
     pacing.delivered(1000.0)
     assert pacing.is_busy_at(1000.0 + BUSY_KNOWN_S)
     assert not pacing.is_busy_at(1000.0 + BUSY_KNOWN_S + EPSILON_S)
