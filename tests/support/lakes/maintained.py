@@ -9,7 +9,7 @@ from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.sinks.sinks import Lake
 
 ALWAYS = LakeConfig(maintain_commits=1)  # each table that a batch wrote is due
-STEPS_MAX = 100
+STEPS_MAX = 20  # of each table that was written
 
 
 def maintenance_of(
@@ -24,11 +24,12 @@ def maintenance_of(
 def maintain(lake: Lake, maintenance: Maintenance | None = None, *, refresh: bool = True) -> None:
     """Maintain the tables that the last batch of `lake` wrote until none is due; then record the results in it."""
     given = maintenance or maintenance_of(lake.root)
-    given.report(lake.written, lake.upkeep)
+    written = lake.written
+    given.report(written, lake.upkeep)
     steps = 0
     while given.step():
         steps += 1
-        assert steps < STEPS_MAX, "it repeats work that is done"
+        assert steps < STEPS_MAX * len(written), "it repeats work that is done"
     results = given.take_results() if refresh else None
     if results is not None:
         lake.record_maintenance(results.committed, results.damaged)
