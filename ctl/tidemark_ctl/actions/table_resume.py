@@ -25,6 +25,8 @@ from tidemark_ctl.views.embedded import refuse_engine
 from tidemark_ctl.views.lake_tree import MESSAGES_ENTRY, LakeFault, paused_tables
 from tidemark_ctl.views.render import show
 
+PROGRAM = "pyspark_tidemark.missed_changes"
+
 
 class NotPaused(ConfigError):
     """A table that no pipeline of this state reports as paused."""
@@ -39,9 +41,6 @@ class StillPaused(ConsumerFailed):
     """A resumed table could not be written again."""
 
     hint = "remove the cause, then repeat cdcctl table resume; the outbox keeps the changes, within a bound"
-
-
-PROGRAM = "pyspark_tidemark.missed_changes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import click
 
-from tidemark.decode.transactions.schema_changes import is_captured
 from tidemark.engine.selection import Selection
 from tidemark.io.node.node_errors import WalRemoved
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.runtime.first_copy.capture_notices import table_version
+from tidemark.runtime.first_copy.capture_notices import table_versions
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
@@ -128,12 +127,8 @@ def _tail_from_now(
 
 def _has_selected(seed: Seed, selection: Selection) -> bool:
     """Return whether a table of the node is printed."""
-    return any(
-        table_version(selection, relation).is_selected
-        for database in seed.databases
-        for relation in seed.mirrors[database].relations()
-        if is_captured(relation)
-    )
+    tables = ((database, relation) for database in seed.databases for relation in seed.mirrors[database].relations())
+    return any(version.is_selected for version in table_versions(selection, tables).values())
 
 
 def print_live(changes: LiveChanges, shown: Printer, requested: LsnRange) -> None:

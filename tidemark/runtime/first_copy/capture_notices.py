@@ -74,11 +74,7 @@ class CaptureNotices:
         is_pending = any(copy.capture is not CaptureChange.NONE for copy in copies.values())
         if start is None or not (planning or is_pending):
             return None
-        versions = {
-            (database, relation.oid): table_version(selection, relation)
-            for database, relation in tables()
-            if is_captured(relation)
-        }
+        versions = table_versions(selection, tables())
         if planning and not any(version.is_selected for version in versions.values()):
             log.warning(NONE_SELECTED, tables=", ".join(selection.tables), hint=NONE_SELECTED_HINT)
         return cls(store, versions, start.position, log)
@@ -142,8 +138,16 @@ class CaptureNotices:
         )
 
 
-def table_version(selection: Selection, relation: Relation) -> TableVersion:
-    """Return a captured table as a selection names it."""
+def table_versions(selection: Selection, tables: Iterable[tuple[Oid, Relation]]) -> dict[TableKey, TableVersion]:
+    """Return those of `tables`, with their databases, that can be captured, as a selection names them."""
+    return {
+        (database, relation.oid): _version(selection, relation)
+        for database, relation in tables
+        if is_captured(relation)
+    }
+
+
+def _version(selection: Selection, relation: Relation) -> TableVersion:
     own = under_own_name(relation, selection.root_of)
     has_rows = own is not None and (own.kind != ROUTED_KIND or own.has_partition_rows)
     return TableVersion(own or alone(relation), own is not None and has_rows and selection.selects(own))
