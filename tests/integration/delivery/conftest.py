@@ -6,20 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forged.deliveries import IDENTITY, OWNER, START
+from tests.support.forged.deliveries import OWNER, START, delivered_store
 from tidemark.engine.progress import Progress
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.position import Epoch, Sequence
-from tidemark.wire.state.state_keys import DELIVERED
-from tidemark.wire.state.values import Watermark
+from tidemark.model.position import Epoch
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StateStore]:
-    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
-        with made.transaction(None) as transaction:
-            transaction.put(DELIVERED, Watermark(START, Sequence(0)))
+    with delivered_store(tmp_path) as made:
         yield made
 
 

@@ -37,12 +37,6 @@ TABLES = ("quiet", "busy", "altered", "retyped", "dropped", "made")
 
 
 @pytest.fixture
-def primary() -> Iterator[Cluster]:
-    with new_cluster(15, initdb=["--wal-segsize=1"]) as made:
-        yield made
-
-
-@pytest.fixture
 def diverged(primary: Cluster, tmp_path: Path) -> Iterator[DivergedPrimary]:
     with branching(primary, tmp_path, prepare=make_tables) as made:
         yield made

@@ -8,19 +8,13 @@ import pytest
 
 from tests.support.processes.cdcctl import refused, succeeded
 from tests.support.servers.diverged_primary import DATABASE, DivergedPrimary, branching
-from tests.support.servers.postgres import Cluster, StopMode, new_cluster
+from tests.support.servers.postgres import Cluster, StopMode
 from tests.support.servers.standby import promote, wait_until_replayed
 from tidemark.model.errors import ExitCode
 from tidemark.model.message_prefix import REWIND_PREFIX
 
 TABLES = ("busy", "altered", "dropped", "renamed")
 CHANGED = ("fresh", "altered", "busy")
-
-
-@pytest.fixture
-def primary() -> Iterator[Cluster]:
-    with new_cluster(15, initdb=["--wal-segsize=1"]) as made:
-        yield made
 
 
 @pytest.fixture

@@ -8,17 +8,11 @@ import pytest
 from tests.support.forged.confirmations import confirm_in_the_file
 from tests.support.processes.cdcctl import refused, succeeded
 from tests.support.servers.diverged_primary import DATABASE, DivergedPrimary, branching
-from tests.support.servers.postgres import Cluster, new_cluster
+from tests.support.servers.postgres import Cluster
 from tests.support.servers.standby import wait_until_replayed
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import TimelineId, format_lsn, parse_lsn
 from tidemark.model.position import Position
-
-
-@pytest.fixture
-def primary() -> Iterator[Cluster]:
-    with new_cluster(15, initdb=["--wal-segsize=1"]) as made:
-        yield made
 
 
 @pytest.fixture

@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.forged import groups
-from tests.support.forged.deliveries import IDENTITY, OWNER, START
+from tests.support.forged.deliveries import IDENTITY, OWNER, START, delivered_store
 from tidemark.engine.handover import Event
 from tidemark.io.host.log_output import get_log
 from tidemark.io.state.confirmed_file import ConfirmedFile, read_confirmation
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.model.position import Epoch, Pointer, Position, Sequence
+from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state.process_log import Owner
-from tidemark.wire.state.state_keys import DELIVERED, FOLLOWED
+from tidemark.wire.state.state_keys import FOLLOWED
 from tidemark.wire.state.state_keys import IDENTITY as IDENTITY_KEY
-from tidemark.wire.state.values import Followed, Watermark
+from tidemark.wire.state.values import Followed
 
 ARCHIVER = Owner("archiver", "host", "boot", 2, 2)
 STORED, CONFIRMED = groups.position(100), groups.position(300)
@@ -30,9 +29,7 @@ STORED, CONFIRMED = groups.position(100), groups.position(300)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StateStore]:
-    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
-        with made.transaction(None) as transaction:
-            transaction.put(DELIVERED, Watermark(START, Sequence(0)))
+    with delivered_store(tmp_path) as made:
         yield made
 
 
