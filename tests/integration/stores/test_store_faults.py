@@ -19,6 +19,7 @@ from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.maintained import maintain, maintenance_of
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.lakes.stored_lake import FOLDER, StoredLake, changes
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.object_store import (
     ENVIRONMENT,
     QUICK,
@@ -379,23 +380,50 @@ def test_a_killed_pipeline_counts_as_running_for_a_while_and_its_successor_does_
         killed.check()
 
 
-@pytest.mark.usefixtures("slow_host")
-def test_a_running_pipeline_renews_its_object_also_while_it_is_idle(
+def alive_writes(stored: StoredLake) -> int:
+    return sum(one.method == "PUT" and "/_pipeline/alive-" in one.key for one in stored.server.requests)
+
+
+def test_a_running_pipeline_is_seen_however_long_its_batch_takes(
     stored: StoredLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def writes() -> int:
-        return sum(one.method == "PUT" and "/_pipeline/alive-" in one.key for one in stored.server.requests)
+    """It makes no check in a batch; a store that does not answer once changes nothing."""
+    monkeypatch.setattr(running_pipelines, "RENEW_S", 0.01)
+    monkeypatch.setattr(running_pipelines, "RENEW_AGAIN_S", 0.01)
+    stored.feed(changes(ScriptedTable(), 1))
+    with holding(stored, "b"):
+        wait_until(lambda: alive_writes(stored) > 2, "the object to be renewed")
+        with stored.server.failing(cut_off):
+            failed = alive_writes(stored)
+            wait_until(lambda: alive_writes(stored) > failed, "a request without an answer")
+        renewed = alive_writes(stored)
+        wait_until(lambda: alive_writes(stored) > renewed + 1, "the object to be renewed again")
+        with pytest.raises(LakeInUse, match=r"on b,"):
+            holding(stored, "c", alone=True)
+    with holding(stored, "c", alone=True) as command:
+        assert not command.others
 
-    pipeline = holding(stored, "b")
-    stored.server.requests.clear()
-    pipeline.check()
-    assert writes() == 0
-    monkeypatch.setattr(running_pipelines, "RENEW_S", 0.0)
-    pipeline.check()
-    assert writes() == 1
-    monkeypatch.setattr(lake_epoch, "IDLE_CHECK_S", 0.0)
-    pipeline.check_idle()
-    assert writes() == 2
+
+@pytest.mark.usefixtures("slow_host")
+def test_a_check_renews_nothing(stored: StoredLake) -> None:
+    with holding(stored, "b") as pipeline:
+        stored.server.requests.clear()
+        pipeline.check()
+        assert [one.method for one in stored.server.requests] == ["HEAD"]
+
+
+def test_a_pipeline_that_could_not_begin_is_not_seen(stored: StoredLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored.feed(changes(ScriptedTable(), 1))
+
+    def unavailable(_root: str) -> list[SeenPipeline]:
+        raise StoreUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake_epoch, "running_pipelines", unavailable)
+        with pytest.raises(StoreUnavailable):
+            holding(stored, "b")
+    with holding(stored, "c", alone=True) as command:
+        assert not command.others
 
 
 # Refusals, and waiting
