@@ -50,7 +50,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
         "Transforms",
         (
             *("Transform", "Mask", "Filter", "Route", "Drop", "Rename", "Cast", "Flatten", "ChangedFieldsOnly"),
-            *("OutboxRouter", "OnBatch", "OnRow", "TableShape"),
+            *("OutboxRouter", "OnBatch", "OnRow", "TableShape", "BoundTransform"),
         ),
     ),
     (
@@ -98,6 +98,8 @@ def of_class(found: type) -> Iterator[str]:
     yield text(found)
     inherited = vars(Stoppable) if issubclass(found, Stoppable) else {}
     own = {**inherited, **vars(found)}
+    if found is not tidemark.Transform and issubclass(found, tidemark.Transform):
+        del own["bind"]  # described with the base
     init = own.get("__init__")
     if inspect.isfunction(init) and init.__doc__:
         yield f"\n```python\n{found.__name__}{signature(init)}\n```\n"

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from tidemark.transforms.flatten import Flatten
     from tidemark.transforms.masks import Mask
     from tidemark.transforms.outbox_router import OutboxRouter
-    from tidemark.transforms.transform import BadTransform, TableShape, Transform, TransformFailed
+    from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, TransformFailed
     from tidemark.transforms.user_functions import OnBatch, OnRow
     from tidemark.wire.state.event_logs import Loss, Rewind
 
@@ -79,6 +79,7 @@ __all__ = [
     "BadSecret",
     "BadTransform",
     "Batch",
+    "BoundTransform",
     "CaptureChange",
     "Cast",
     "Change",
@@ -212,6 +213,7 @@ _MODULES = {
     "transforms.outbox_router": ("OutboxRouter",),
     "transforms.transform": (
         "BadTransform",
+        "BoundTransform",
         "TableShape",
         "Transform",
         "TransformFailed",

@@ -1,6 +1,6 @@
 """What a handler receives: a batch of changes of one version of one table, as Arrow and as rows on demand."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -15,6 +15,7 @@ from tidemark.model.relation import Column, Relation, ReplicaIdentity
 
 ROWS_AT_ONCE = 1_000  # how many rows become Python objects together
 DESCRIBED_MAX = 4096  # whose descriptions are not made again for each batch
+DELETED = "_deleted"  # the column that `Flatten` adds
 META_NAMES = (*(field.name for field in META_FIELDS), TABLE_ORDINAL)
 _META = ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn", "_xid", "_commit_time", "_origin", "_unchanged")
 Values = Mapping[str, object]
@@ -63,6 +64,15 @@ class Batch:
         return Batch(
             self.database, self.table, self.relation, self.key, self.columns, self.epoch, arrow, self.parked_number
         )
+
+    def with_sides(self, change: Callable[[pa.StructArray], pa.StructArray]) -> "Batch":
+        """Return the batch with `change` applied to `_before` and to `_after`."""
+        rows = self.arrow
+        for name in (BEFORE, AFTER):
+            at = rows.schema.get_field_index(name)
+            changed = change(rows.column(at))
+            rows = rows.set_column(at, pa.field(name, changed.type), changed)
+        return self.with_rows(rows)
 
     def with_columns(self, key: tuple[str, ...], columns: tuple[Column, ...]) -> "Batch":
         """Return the batch with other descriptions of its columns."""
@@ -144,12 +154,13 @@ def key_of(relation: Relation) -> tuple[str, ...]:
 
 
 def _sides(rows: pa.RecordBatch) -> tuple[tuple[str, ...], Sequence[Values | None], Sequence[Values | None]]:
-    """Return the names of the columns, and both sides of each row."""
+    """Return the names of the table's columns, and both sides of each row."""
     if AFTER in rows.schema.names:
         names = tuple(field.name for field in rows.schema.field(AFTER).type)
         return names, rows.column(BEFORE).to_pylist(), rows.column(AFTER).to_pylist()
-    names = tuple(name for name in rows.schema.names if name not in META_NAMES)
-    return names, [None] * rows.num_rows, rows.select(names).to_pylist()
+    shown = [name for name in rows.schema.names if name not in META_NAMES]
+    names = tuple(name for name in shown if name != DELETED)
+    return names, [None] * rows.num_rows, rows.select(shown).to_pylist()
 
 
 def _named(bitmap: bytes | None, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from tidemark.engine.batch import Batch
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
-from tidemark.transforms.transform import Bound, TableShape, Transform, children, rebuilt
+from tidemark.transforms.transform import BoundTransform, TableShape, Transform, children, rebuilt
 from tidemark.transforms.unchanged import Bits, unchanged_bits, with_unchanged
 
 
@@ -25,7 +25,8 @@ class ChangedFieldsOnly(Transform):
         super().__init__(tables=tables, has_column=has_column)
         self._leave_out_equal = leave_out_equal
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the comparison of the columns of the table."""
         is_key = np.array([name in shape.key for name in shape.names], dtype=np.bool_)
 
         def step(batch: Batch) -> Sequence[Batch]:
@@ -45,7 +46,7 @@ class ChangedFieldsOnly(Transform):
             changed = with_unchanged(_without(batch, shape, bits), bits)
             return (changed if kept.all() else changed.with_rows(changed.arrow.filter(pa.array(kept))),)
 
-        return Bound(shape, step)
+        return BoundTransform(shape, step)
 
 
 def _equal_bits(rows: pa.RecordBatch) -> Bits:

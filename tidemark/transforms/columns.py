@@ -1,24 +1,19 @@
 """Drop, Rename and Cast: the columns of a table, their names and their types. The key keeps its columns."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 
-from tidemark.engine.batch import Batch
 from tidemark.transforms.column_names import ColumnName
 from tidemark.transforms.transform import (
     BadTransform,
-    Bound,
+    BoundTransform,
     TableShape,
     Transform,
     TransformFailed,
-    both_sides,
     children,
     rebuilt,
 )
-from tidemark.transforms.unchanged import select_unchanged
 
 
 class Drop(Transform):
@@ -34,7 +29,8 @@ class Drop(Transform):
     def __str__(self) -> str:
         return f"Drop({', '.join(repr(column.text) for column in self._columns)})"
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the table without the columns; raise `BadTransform` for one of the key."""
         dropped = {name for column in self._columns for name in column.find(shape, self)}
         if not dropped:
             return None
@@ -50,12 +46,7 @@ class Drop(Transform):
             columns = children(side)
             return rebuilt(side, fields, [columns[at] for at in kept])
 
-        def step(batch: Batch) -> Sequence[Batch]:
-            return (select_unchanged(both_sides(batch, change), np.array(kept, dtype=np.int64), len(shape.names)),)
-
-        numbers = {name: number for name, number in shape.numbers.items() if name not in dropped}
-        hidden = shape.hidden | {number for name, number in shape.numbers.items() if name in dropped}
-        return Bound(replace(shape.with_columns(fields, numbers), hidden=hidden), step)
+        return BoundTransform(shape.with_columns(fields), lambda batch: (batch.with_sides(change),))
 
 
 class Rename(Transform):
@@ -72,7 +63,8 @@ class Rename(Transform):
     def __str__(self) -> str:
         return f"Rename({self._column.text!r}, {self._to!r})"
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the table with the new name."""
         found = self._column.find(shape, self)
         if not found or found == (self._to,):
             return None
@@ -80,7 +72,7 @@ class Rename(Transform):
             raise BadTransform(f"{self}: {', '.join(found)} of {shape.table} would have one name")
         if self._to in shape.names:
             raise BadTransform(f"{self}: {shape.table} has a column {self._to} already")
-        names: Mapping[str, str] = {found[0]: self._to}
+        names = {found[0]: self._to}
         fields = [field.with_name(names.get(field.name, field.name)) for field in shape.columns]
         numbers = {names.get(name, name): number for name, number in shape.numbers.items()}
         renamed = replace(shape.with_columns(fields, numbers), key=tuple(names.get(name, name) for name in shape.key))
@@ -88,7 +80,7 @@ class Rename(Transform):
         def change(side: pa.StructArray) -> pa.StructArray:
             return rebuilt(side, fields, children(side))
 
-        return Bound(renamed, lambda batch: (both_sides(batch, change),))
+        return BoundTransform(renamed, lambda batch: (batch.with_sides(change),))
 
 
 class Cast(Transform):
@@ -108,7 +100,8 @@ class Cast(Transform):
     def __str__(self) -> str:
         return f"Cast({self._column.text!r}, {str(self._to)!r})"
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the table with the new type; raise `BadTransform` if a column cannot be cast."""
         found = self._column.find(shape, self)
         if not found:
             return None
@@ -124,7 +117,7 @@ class Cast(Transform):
                     columns[at] = self._cast(columns[at], field.name, shape)
             return rebuilt(side, fields, columns)
 
-        return Bound(shape.with_columns(fields, shape.numbers), lambda batch: (both_sides(batch, change),))
+        return BoundTransform(shape.with_columns(fields), lambda batch: (batch.with_sides(change),))
 
     def _check(self, field: pa.Field, shape: TableShape) -> None:
         try:

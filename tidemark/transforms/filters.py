@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidemark.engine.batch import Batch
 from tidemark.transforms.expressions import BoundExpression, SqlExpression
-from tidemark.transforms.transform import BadTransform, Bound, TableShape, Transform, checked_operations
+from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, checked_operations
 
 PLACEHOLDER = re.compile(r"\{(\w*)\}")
 PLACEHOLDERS = frozenset({"database", "schema", "table", "value"})
@@ -35,7 +35,8 @@ class Filter(Transform):
         self._condition = SqlExpression(condition, str(self))
         self._operations = checked_operations(self, operations)
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the condition for the columns of the table."""
         condition = self._condition.bind_condition(shape)
 
         def step(batch: Batch) -> Sequence[Batch]:
@@ -46,7 +47,7 @@ class Filter(Transform):
                 return (batch,)
             return (batch.with_rows(batch.arrow.filter(kept)),) if count else ()
 
-        return Bound(shape, step)
+        return BoundTransform(shape, step)
 
 
 class Route(Transform):
@@ -83,7 +84,8 @@ class Route(Transform):
         self._where = SqlExpression(where, f"{self}: where") if where is not None else None
         self._operations = checked_operations(self, operations)
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the names for the columns of the table."""
         by = self._by.bind(shape) if self._by is not None else None
         if by is not None and not pa.types.is_string(by.type):
             raise BadTransform(f"{self}: by={self._by.text!r} on {shape.table} is {by.type}, not text", hint="cast it")  # type: ignore[union-attr]
@@ -97,7 +99,7 @@ class Route(Transform):
                 chosen = pc.and_(chosen, pc.coalesce(where.values(batch.arrow), pa.scalar(False)))
             return tuple(_renamed(batch, self._names(batch, by, known, chosen)))
 
-        return Bound(shape, step)
+        return BoundTransform(shape, step)
 
     def _names(self, batch: Batch, by: BoundExpression | None, known: dict[str, str], chosen: pa.Array) -> pa.Array:
         """Return the name of each row; NULL for the present one."""

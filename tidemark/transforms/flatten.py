@@ -6,11 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.engine.batch import META_NAMES, Batch
+from tidemark.engine.batch import DELETED, META_NAMES, Batch
 from tidemark.model.change import AFTER, BEFORE, Op
-from tidemark.transforms.transform import BadTransform, Bound, TableShape, Transform, children
+from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, children
 
-DELETED = "_deleted"
 DELETES = ("mark", "drop")
 
 
@@ -34,7 +33,8 @@ class Flatten(Transform):
             raise BadTransform(f"Flatten: deletes={deletes!r}: must be one of {', '.join(DELETES)}")
         self._drops = deletes == "drop"
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the flat table."""
         if taken := sorted({*META_NAMES, DELETED} & {*shape.names}):
             raise BadTransform(
                 f"Flatten: {shape.table} has a column {taken[0]}, which is the name of a metadata column",
@@ -58,4 +58,4 @@ class Flatten(Transform):
             flat = pa.RecordBatch.from_pydict({**meta, **deleted, **columns})
             return (batch.with_rows(flat),)
 
-        return Bound(replace(shape, is_flat=True), step)
+        return BoundTransform(replace(shape, is_flat=True), step)

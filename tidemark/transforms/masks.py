@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tidemark.model.secret import Secret
 from tidemark.transforms.column_names import ColumnName
-from tidemark.transforms.transform import BadTransform, Bound, TableShape, Transform, both_sides, children, rebuilt
+from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, children, rebuilt
 
 Masking = Callable[[pa.Array], pa.Array]
 
@@ -56,7 +56,8 @@ class Mask(Transform):
     def __str__(self) -> str:
         return f"Mask({', '.join(repr(column.text) for column in self._columns)})"
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the masked columns; raise `BadTransform` for one of the key."""
         masked = {name for column in self._columns for name in column.find(shape, self)}
         if not masked:
             return None
@@ -80,9 +81,8 @@ class Mask(Transform):
                 columns[at] = masking(columns[at])
             return rebuilt(side, fields, columns)
 
-        hidden = shape.hidden | {shape.numbers[name] for name in masked if name in shape.numbers}
-        changed = TableShape(shape.database, shape.relation, pa.struct(fields), shape.key, shape.numbers, hidden)
-        return Bound(changed, lambda batch: (both_sides(batch, change),))
+        changed = shape.with_columns(fields).with_hidden(masked)
+        return BoundTransform(changed, lambda batch: (batch.with_sides(change),))
 
     def _masking(self, field: pa.Field, shape: TableShape) -> tuple[pa.DataType, Masking]:
         """Return the type of a masked column and the function that masks its values."""

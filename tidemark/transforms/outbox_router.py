@@ -12,7 +12,15 @@ import pyarrow.compute as pc
 
 from tidemark.engine.batch import Batch
 from tidemark.model.change import AFTER, BEFORE, UNCHANGED, Op
-from tidemark.transforms.transform import BadTransform, Bound, TableShape, Transform, TransformFailed, children, rebuilt
+from tidemark.transforms.transform import (
+    BadTransform,
+    BoundTransform,
+    TableShape,
+    Transform,
+    TransformFailed,
+    children,
+    rebuilt,
+)
 
 TO = "outbox.event.{value}"
 
@@ -44,7 +52,8 @@ class OutboxRouter(Transform):
         self._columns = tuple(columns)
         self._to = to
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the events of the table; raise `BadTransform` if a column is missing."""
         names = (self._key, *(name for name in self._columns if name != self._key))
         for name in (self._route_by, *names):
             if name not in shape.names:
@@ -55,9 +64,7 @@ class OutboxRouter(Transform):
         at = [shape.names.index(name) for name in names]
         fields = [shape.columns.field(index) for index in at]
         route_at = shape.names.index(self._route_by)
-        numbers = {name: number for name, number in shape.numbers.items() if name in names}
-        hidden = shape.hidden | {number for name, number in shape.numbers.items() if name not in names}
-        events = replace(shape.with_columns(fields, numbers), key=(self._key,), hidden=hidden)
+        events = replace(shape.with_columns(fields), key=(self._key,))
 
         def step(batch: Batch) -> Sequence[Batch]:
             ops = batch.arrow.column("_op")
@@ -89,4 +96,4 @@ class OutboxRouter(Transform):
                 for number, value in enumerate(routes.dictionary.to_pylist())
             ]
 
-        return Bound(events, step)
+        return BoundTransform(events, step)

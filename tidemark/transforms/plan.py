@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemark.engine.batch import Batch
 from tidemark.model.relation import Align, Column, Relation
+from tidemark.transforms.binding import bind
 from tidemark.transforms.identity import joined_identity
 from tidemark.transforms.transform import BadTransform, BatchStep, TableShape, Transform
 
@@ -82,7 +83,7 @@ class TransformPlans:
         steps: list[BatchStep] = []
         identities: list[str] = []
         for transform, definition in self._transforms:
-            bound = transform.bind(shape)
+            bound = bind(transform, shape)
             if bound is not None:
                 shape = bound.shape
                 steps.append(bound.step)

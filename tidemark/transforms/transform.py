@@ -1,7 +1,8 @@
 """The base of all transforms: the description of a table for a transform, and the step for this table that results.
 
 A transform sees the table as the transforms before it left it. Columns keep the number of their source, so that a
-column that was masked or dropped, and has another name now, is recognised (`tidemark.transforms.plan`).
+column that was masked or dropped, and has another name now, is recognised (`tidemark.transforms.plan`). Which tables
+match, and what is checked of a result, is not here: `tidemark.transforms.binding` does it for all transforms.
 """
 
 from abc import ABC, abstractmethod
@@ -9,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
-from typing import Concatenate, NamedTuple, ParamSpec, Self
+from typing import ClassVar, Concatenate, ParamSpec, Self
 
 import pyarrow as pa
 
 from tidemark.engine.batch import Batch, key_of
-from tidemark.engine.selection import matches
-from tidemark.model.change import AFTER, BEFORE, Op, batch_schema
+from tidemark.model.change import Op, batch_schema
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.relation import Relation
 from tidemark.transforms.identity import identity_of
@@ -70,22 +70,32 @@ class TableShape:
         """The schema of `Batch.arrow`, unless it is flat."""
         return batch_schema(self.columns)
 
-    def with_columns(self, fields: Iterable[pa.Field], numbers: Mapping[str, int]) -> "TableShape":
-        """Return the shape with other columns."""
-        return replace(self, columns=pa.struct(list(fields)), numbers=numbers)
+    def with_columns(self, fields: Iterable[pa.Field], numbers: Mapping[str, int] | None = None) -> "TableShape":
+        """Return the shape with other columns; `numbers` of the source: by default, columns keep theirs by name."""
+        columns = pa.struct(list(fields))
+        if numbers is None:
+            numbers = {field.name: self.numbers[field.name] for field in columns if field.name in self.numbers}
+        return replace(self, columns=columns, numbers=numbers)
+
+    def with_hidden(self, names: Iterable[str]) -> "TableShape":
+        """Return the shape with columns whose values are hidden: under another name, the table would be refused."""
+        return replace(self, hidden=self.hidden | {self.numbers[name] for name in names if name in self.numbers})
 
 
-class Bound(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BoundTransform:
     """A transform for one version of a table."""
 
-    shape: TableShape  # of the batches that the step returns
-    step: BatchStep
+    shape: TableShape  # of the batches that the step returns; a column without a number is new, one left out is hidden
+    step: Callable[[Batch], Sequence[Batch]]  # called for each batch, from several threads; () leaves its rows out
 
 
 class Transform(ABC):
     """Changes batches of the tables that it matches; the table is always the one in the source."""
 
-    keeps_tables = True  # its batches have the name of their table and both sides: the outbox takes no others
+    keeps_tables: ClassVar[bool] = True  # False: its batches have another name, or are flat
+    tables: Sequence[str] = ("*.*",)
+    has_column: str | None = None
 
     def __init_subclass__(cls) -> None:
         """Let the constructor of a subclass note its arguments."""
@@ -109,21 +119,12 @@ class Transform(ABC):
         given = {name: getattr(self, name) for name in names} or vars(self).get("_given", {})
         return identity_of(type(self), given)
 
-    def bind(self, shape: TableShape) -> Bound | None:
-        """Return the step for a version of a table; None if the table does not match. Raise `BadTransform`."""
-        if not matches(shape.table, self.tables):
-            return None
-        if self.has_column is not None and self.has_column not in shape.names:
-            return None
-        if shape.is_flat:
-            raise BadTransform(
-                f"{self}: the rows of {shape.table} are flat", hint="write Flatten as the last transform"
-            )
-        return self._bind(shape)
-
     @abstractmethod
-    def _bind(self, shape: TableShape) -> Bound | None:
-        """Bind to a table that matches."""
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return what happens to the batches of a version of a table that matches; None: nothing.
+
+        Called at the start, and before the first row after an ALTER TABLE. Raise `BadTransform` if it does not fit.
+        """
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -157,16 +158,6 @@ def checked_operations(transform: Transform, operations: str) -> frozenset[str]:
             hint="i insert, u update, d delete, c first copy, r rewritten by DDL, s resent",
         )
     return frozenset(operations or known)
-
-
-def both_sides(batch: Batch, change: Callable[[pa.StructArray], pa.StructArray]) -> Batch:
-    """Return a batch whose sides `_before` and `_after` are changed."""
-    rows = batch.arrow
-    for name in (BEFORE, AFTER):
-        at = rows.schema.get_field_index(name)
-        changed = change(rows.column(at))
-        rows = rows.set_column(at, pa.field(name, changed.type), changed)
-    return batch.with_rows(rows)
 
 
 def rebuilt(side: pa.StructArray, fields: Sequence[pa.Field], columns: Sequence[pa.Array]) -> pa.StructArray:

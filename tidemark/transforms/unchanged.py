@@ -8,6 +8,7 @@ from tidemark.engine.batch import Batch
 from tidemark.model.change import UNCHANGED
 
 Bits = npt.NDArray[np.bool_]
+FormerIndexes = npt.NDArray[np.int64]
 
 
 def unchanged_bits(rows: pa.RecordBatch, count: int) -> Bits:
@@ -30,8 +31,8 @@ def with_unchanged(batch: Batch, bits: Bits) -> Batch:
     return batch.with_rows(rows.set_column(at, rows.schema.field(at), pa.array(bitmaps, pa.binary())))
 
 
-def select_unchanged(batch: Batch, kept: npt.NDArray[np.int64], count: int) -> Batch:
-    """Return a batch whose bitmaps are those of the `kept` columns, of `count`."""
+def select_unchanged(batch: Batch, former: FormerIndexes, count: int) -> Batch:
+    """Return a batch whose bitmaps are those of the columns at `former`, of `count`; -1: a new one, never unchanged."""
     if batch.arrow.column(UNCHANGED).null_count == len(batch):
         return batch
-    return with_unchanged(batch, unchanged_bits(batch.arrow, count)[:, kept])
+    return with_unchanged(batch, unchanged_bits(batch.arrow, count)[:, former] & (former >= 0))

@@ -1,7 +1,6 @@
 """OnBatch and OnRow: functions of the application, on the columns of a batch or on one change after the other."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +8,7 @@ import pyarrow as pa
 from tidemark.engine.batch import META_NAMES, Batch, Change
 from tidemark.model.change import AFTER, BEFORE
 from tidemark.transforms.transform import (
-    BadTransform,
-    Bound,
+    BoundTransform,
     TableShape,
     Transform,
     TransformFailed,
@@ -39,16 +37,11 @@ class OnBatch(Transform):
     def __str__(self) -> str:
         return f"OnBatch({_name(self._function)})"
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the call of the function for the table; it is called once, without rows."""
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in shape.schema], schema=shape.schema)
         returned = self._function(empty)
         columns = shape.columns if returned is None else self._columns(returned, shape)
-        names = {field.name for field in columns}
-        if lost := [name for name in shape.key if name not in names]:
-            raise BadTransform(f"{self}: it returned rows of {shape.table} without {lost[0]}, which is in the key")
-        numbers = {name: number for name, number in shape.numbers.items() if name in names}
-        hidden = shape.hidden | {number for name, number in shape.numbers.items() if name not in names}
-        bound = replace(shape.with_columns(columns, numbers), hidden=hidden)
         checked: pa.Schema | None = None  # the last one that was: all batches of a function mostly have the same
 
         def step(batch: Batch) -> Sequence[Batch]:
@@ -62,7 +55,7 @@ class OnBatch(Transform):
                 checked = returned.schema
             return (batch.with_rows(returned),)
 
-        return Bound(bound, step)
+        return BoundTransform(shape.with_columns(columns), step)
 
     def _columns(self, returned: object, shape: TableShape) -> pa.StructType:
         """Return the columns of what the function returned. Raise `TransformFailed`."""
@@ -104,7 +97,9 @@ class OnRow(Transform):
     def __str__(self) -> str:
         return f"OnRow({_name(self._function)})"
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        """Return the call of the function for the table."""
+
         def step(batch: Batch) -> Sequence[Batch]:
             kept: list[int] = []
             sides: dict[str, list[Mapping[str, object] | None]] = {BEFORE: [], AFTER: []}
@@ -125,7 +120,7 @@ class OnRow(Transform):
                 rows = rows.set_column(index, rows.schema.field(index), self._column(values, shape))
             return (batch.with_rows(rows),)
 
-        return Bound(shape, step)
+        return BoundTransform(shape, step)
 
     def _checked(self, side: Mapping[str, object] | None, shape: TableShape) -> Mapping[str, object] | None:
         if side is not None and (unknown := [name for name in side if name not in shape.names]):

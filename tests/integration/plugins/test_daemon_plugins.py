@@ -1,5 +1,6 @@
 """Plug-ins in a daemon: masks before the outbox and the lake, the record in the state, and faults by exit code."""
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes.lakes import event_rows, feed_by_hand, log_rows, replica_rows
+from tests.support.plugins import EXAMPLES
 from tests.support.plugins.daemons import file_rows, use_config
 from tests.support.processes.captures import Sidecar, change_log, initialised
 from tests.support.processes.cdcctl import cdcctl, succeeded
@@ -112,6 +114,24 @@ def test_rows_pass_transforms_before_a_plugin(sidecar: Sidecar, tmp_path: Path) 
     shown = succeeded(cdcctl("status", "--state", sidecar.folder.root, "--json")).out.decode()
     assert f'"consumer": "{consumer}"' in shown
     assert "tidemark.transforms.masks:Mask" in shown
+
+
+def test_a_custom_transform_runs_before_the_outbox(sidecar: Sidecar) -> None:
+    folders = (os.environ.get("PYTHONPATH", ""), str(EXAMPLES / "tidemark-email-domain"))
+    sidecar.options["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    use_config("[[transforms]]\nuse = 'tidemark_email_domain:EmailDomain'\ncolumn = 'email'\n", sidecar)
+    sidecar.start()
+    sidecar.cluster.sql(f"INSERT INTO person VALUES (1, '{CANARY}@x.org', 'n')", sidecar.database)
+    sidecar.cluster.sql(f"UPDATE person SET email = '{CANARY}' WHERE id = 1", sidecar.database)
+    found = change_log(sidecar.catch_up(), "person")
+    assert [row["_after"] for row in found] == [
+        {"id": 1, "email": "x.org", "note": "n"},
+        {"id": 1, "email": None, "note": "n"},
+    ]
+    sidecar.cluster.sql("ALTER TABLE person RENAME email TO mail", sidecar.database)
+    sidecar.cluster.sql(f"INSERT INTO person VALUES (2, '{CANARY}@y.org', 'n')", sidecar.database)
+    sidecar.ended(ExitCode.CONFIG, "the column email of public.person, which is masked or dropped, is now mail")
+    assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []
 
 
 def test_a_state_refuses_another_consumer_and_names_both(sidecar: Sidecar) -> None:

@@ -3,4 +3,6 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[3] / "examples" / "tidemark-sqlite"))
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+sys.path += [str(EXAMPLES / "tidemark-sqlite"), str(EXAMPLES / "tidemark-email-domain")]

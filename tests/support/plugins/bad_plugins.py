@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tidemark import (
     BadTransform,
     Batch,
+    BoundTransform,
     Change,
     Consumer,
     Delivery,
@@ -17,7 +18,6 @@ from tidemark import (
     TableShape,
     Transform,
 )
-from tidemark.transforms.transform import Bound
 
 
 class AcceptingConsumer(Consumer):
@@ -76,7 +76,7 @@ class DatabaseRefuser(Transform):
         super().__init__(tables="*.*")
         self._database = database
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
         if shape.database == self._database:
             raise BadTransform(f"{shape.table} is in {self._database}")
         return None

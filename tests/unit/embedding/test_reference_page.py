@@ -34,10 +34,14 @@ def test_examples_of_a_page_use_public_names_alone(page: str) -> None:
     assert set(used) <= {*tidemark.__all__}
 
 
-def test_the_example_package_uses_public_names_alone() -> None:
-    sources = list((ROOT / "examples" / "tidemark-sqlite").rglob("tidemark_sqlite/*.py"))
+@pytest.mark.parametrize(
+    ("package", "needed"),
+    [("tidemark-sqlite", {"Consumer", "Delivery"}), ("tidemark-email-domain", {"Transform", "BoundTransform"})],
+)
+def test_the_example_packages_use_public_names_alone(package: str, needed: set[str]) -> None:
+    sources = list((ROOT / "examples" / package).rglob("tidemark_*/*.py"))
     used = {name for path in sources for name in names_of_tidemark(ast.parse(path.read_text()))}
-    assert {"Consumer", "Delivery"} <= used <= {*tidemark.__all__}
+    assert needed <= used <= {*tidemark.__all__}
 
 
 def test_names_of_modules_of_tidemark_are_found() -> None:

@@ -30,7 +30,7 @@ from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.relation import Relation
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
-from tidemark.transforms.transform import BadTransform, Bound, TableShape, TransformFailed
+from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, TransformFailed
 
 EPOCH = Epoch(TimelineId(1), 1)
 HASHED = Mask("public.account.note", key=Secret(b"0123456789abcdef"))
@@ -161,8 +161,8 @@ def test_an_error_of_a_users_function_at_the_start_names_the_table() -> None:
 
 def test_rows_in_another_form_than_declared_do_not_reach_the_outbox() -> None:
     class Renaming(Transform):
-        def _bind(self, shape: TableShape) -> Bound:
-            return Bound(shape, lambda each: (replace(each, table="elsewhere"),))
+        def bind(self, shape: TableShape) -> BoundTransform:
+            return BoundTransform(shape, lambda each: [replace(each, table="elsewhere")])
 
     with pytest.raises(TransformFailed, match=r"rows of public.account were returned for another table"):
         transforms_of(Renaming()).apply(group_of(batch(100, [1])))

@@ -23,7 +23,7 @@ from tidemark import Cast, Drop, Filter, Mask, OnBatch, OnRow, Order, Rename, Se
 from tidemark.engine.batch import Change
 from tidemark.transforms.identity import UNKNOWN, identity_of, is_same, joined_identity
 from tidemark.transforms.plan import TransformPlans
-from tidemark.transforms.transform import Bound, TableShape
+from tidemark.transforms.transform import BoundTransform, TableShape
 from tidemark.transforms.value_description import ValueDescription
 
 KEY = Secret(b"0123456789abcdef")
@@ -42,7 +42,7 @@ def other(change: Change) -> Change:
 class Own(Transform):
     """A transform of a user, with the constructor of the base."""
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
         raise NotImplementedError
 
 
@@ -63,7 +63,7 @@ class Described(Transform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def _bind(self, shape: TableShape) -> Bound | None:
+    def bind(self, shape: TableShape) -> BoundTransform | None:
         raise NotImplementedError
 
 
@@ -254,7 +254,7 @@ def test_a_text_that_only_moved_is_the_same_and_another_text_is_not() -> None:
 def test_the_code_of_a_transform_of_the_application_counts_and_ours_does_not() -> None:
     def kind(by: int) -> type[Transform]:
         class MadeObject(Transform):
-            def _bind(self, shape: TableShape) -> Bound | None:
+            def bind(self, shape: TableShape) -> BoundTransform | None:
                 raise NotImplementedError(by)
 
         return MadeObject

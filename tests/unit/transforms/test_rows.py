@@ -95,6 +95,13 @@ def test_an_update_keeps_only_changed_fields_and_the_key() -> None:
     assert bound(ChangedFieldsOnly(leave_out_equal=True), to=table).apply(batch_of(rows[1], of=table)) == ()
 
 
+@pytest.mark.parametrize("deletes", ["mark", "drop"])
+def test_unchanged_columns_keep_their_names_in_flat_rows(deletes: str) -> None:
+    rows = batch_of(("u", None, {"id": 1, "name": "a"}), unchanged=[bytes([0b100])])
+    (found,) = bound(Flatten(deletes=deletes)).apply(rows)
+    assert [change.unchanged for change in found] == [("email",)]
+
+
 def test_flat_rows_have_their_columns_beside_the_metadata() -> None:
     (found,) = bound(Flatten()).apply(batch_of(*ROWS))
     assert "_after" not in found.arrow.schema.names

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,14 +12,19 @@ import pyarrow.compute as pc
 import pytest
 
 import tidemark
+from tests.support.plugins.examples import EmailDomain
 from tests.support.samples.changed_rows import Side, batch_of, bound, customers, with_full_identity
 from tidemark import Batch, Transform
+from tidemark.io.process.config_loading import parse_config
+from tidemark.runtime.plugins.plugin_path import TRANSFORMS
+from tidemark.runtime.plugins.plugins import load_plugins
 
-PAGE = (Path(__file__).parents[3] / "docs" / "transforms.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "transforms.md").read_text()
 EXAMPLES: list[str] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 SIDE = re.compile(r'\{(?:"[^"]*"|[^}"])*\}|None')
 COLUMNS = ("id", "name", "email")
-TRANSFORMS = [
+GIVEN = [
     *("Mask", "Drop", "Rename", "Cast", "Filter", "Route", "Flatten", "ChangedFieldsOnly", "OutboxRouter"),
     *("OnBatch", "OnRow"),
 ]
@@ -76,7 +82,19 @@ def test_each_example_has_the_result_that_the_page_shows(example: str, tmp_path:
         assert result(batch, before, {**shown, "": name.strip()}) == f"{name}{dict(shown)}"
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+def test_the_example_of_a_class_is_that_of_the_package_and_its_configuration_is_accepted() -> None:
+    package = ROOT / "examples" / "tidemark-email-domain"
+    source = (package / "tidemark_email_domain" / "__init__.py").read_text()
+    assert f"```python\n{source[source.index('from ') :]}" in PAGE
+    (configuration,) = (each for each in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "email_domain" in each)
+    (made,) = load_plugins(parse_config(configuration, {}, where="t"), "t").transforms
+    assert isinstance(made, EmailDomain)
+    assert (made.tables, made.has_column) == (("public.customers",), "email")
+    points = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert points == {TRANSFORMS.group: {"email_domain": "tidemark_email_domain:EmailDomain"}}
+
+
+@pytest.mark.parametrize("name", GIVEN)
 def test_each_transform_has_an_example(name: str) -> None:
     assert any(f"{name}(" in example for example in EXAMPLES)
     assert issubclass(getattr(tidemark, name), Transform)

@@ -24,6 +24,21 @@ def only_ids(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
+def test_unchanged_columns_keep_their_names_when_a_function_drops_others() -> None:
+    def without_name(rows: pa.RecordBatch) -> pa.RecordBatch:
+        for side in ("_before", "_after"):
+            column = rows.column(side)
+            fields = [field for field in column.type if field.name != "name"]
+            columns = [pc.struct_field(column, field.name) for field in fields]
+            kept = pa.StructArray.from_arrays(columns, fields=fields, mask=column.is_null())
+            rows = rows.set_column(rows.schema.get_field_index(side), side, kept)
+        return rows
+
+    rows = batch_of(("u", None, {"id": 1}), ("u", None, {"id": 2}), unchanged=[bytes([0b10110]), None])
+    (found,) = bound(OnBatch(without_name)).apply(rows)
+    assert [change.unchanged for change in found] == [("email", "born"), ()]
+
+
 def upper(change: Change) -> Change | None:
     if change.after is None:
         return None

@@ -1,0 +1,81 @@
+"""A transform bound to a version of a table: whether the table matches, and what holds for all results.
+
+A column that a transform left out counts as hidden, and the bitmaps of unchanged columns follow the columns, so neither
+depends on code of an application.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from tidemark.engine.batch import Batch
+from tidemark.engine.selection import matches
+from tidemark.transforms.transform import (
+    BadTransform,
+    BatchStep,
+    BoundTransform,
+    TableShape,
+    Transform,
+    TransformFailed,
+)
+from tidemark.transforms.unchanged import FormerIndexes, select_unchanged
+
+
+def bind(transform: Transform, shape: TableShape) -> BoundTransform | None:
+    """Return a transform for a version of a table; None if the table does not match. Raise `BadTransform`."""
+    if not matches(shape.table, transform.tables):
+        return None
+    if transform.has_column is not None and transform.has_column not in shape.names:
+        return None
+    if shape.is_flat:
+        raise BadTransform(
+            f"{transform}: the rows of {shape.table} are flat", hint="write Flatten as the last transform"
+        )
+    bound = transform.bind(shape)
+    if bound is None:
+        return None
+    if not isinstance(bound, BoundTransform):
+        raise BadTransform(
+            f"{transform}: bind returned {type(bound).__name__} for {shape.table}, not a BoundTransform or None"
+        )
+    if fault := next(_faults(bound.shape, shape), None):
+        raise BadTransform(f"{transform}: {fault}")
+    lost = {*shape.numbers.values()} - {*bound.shape.numbers.values()}
+    changed = replace(bound.shape, hidden=shape.hidden | bound.shape.hidden | lost)
+    return BoundTransform(changed, partial(_checked, transform, bound.step, _moved(shape, changed), len(shape.names)))
+
+
+def _faults(changed: TableShape, shape: TableShape) -> Iterator[str]:
+    """Yield what is wrong with the shape that a transform returned for one."""
+    names = changed.names
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        yield f"{shape.table} would have two columns {twice[0]}"
+    if lost := [name for name in changed.key if name not in names]:
+        yield f"it returned {shape.table} without {lost[0]}, which is in the key"
+    known = {*shape.numbers.values()}
+    if unknown := [name for name, number in changed.numbers.items() if name not in names or number not in known]:
+        yield f"it returned a number of {shape.table} for {unknown[0]}, which is no column of it"
+
+
+def _moved(shape: TableShape, changed: TableShape) -> FormerIndexes | None:
+    """Return the former index of each column, -1 for a new one; None if all columns remain where they were."""
+    at = {shape.numbers.get(name, name): index for index, name in enumerate(shape.names)}
+    former = [at.get(changed.numbers.get(name, name), -1) for name in changed.names]
+    count = len(shape.names)
+    if former == [*range(count), *[-1] * (len(former) - count)]:
+        return None
+    return np.array(former, dtype=np.int64)
+
+
+def _checked(
+    transform: Transform, step: BatchStep, moved: FormerIndexes | None, count: int, batch: Batch
+) -> Sequence[Batch]:
+    """Return what a step made of a batch. Raise `TransformFailed`."""
+    made = step(batch)
+    if not isinstance(made, (tuple, list)) or not all(isinstance(each, Batch) for each in made):
+        raise TransformFailed(
+            f"{transform}: its step returned {type(made).__name__} for {batch.table}, not a list or tuple of batches"
+        )
+    return made if moved is None else [select_unchanged(each, moved, count) for each in made]
