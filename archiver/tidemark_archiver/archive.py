@@ -166,7 +166,7 @@ class Archive:
                 if self._backoff.wait_s(time.monotonic()) > 0:
                     return
                 make_wal_source = partial(from_archive, self._context, self._settings.wal)
-                self._run.begin(self._store.begin_epoch(self._owner), make_wal_source, self._halts)
+                self._run.begin(self._store.begin_epoch(self._owner, self._context.log), make_wal_source, self._halts)
             assert self._run.capture is not None, "it was begun"
             error = self._run.capture.poll()
             if error is not None:

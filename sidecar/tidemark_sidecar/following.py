@@ -134,7 +134,7 @@ class Following:
 
     def _begin(self) -> None:
         self._deliverer_marker = None
-        epoch = self._store.begin_epoch(self._daemon.owner)
+        epoch = self._store.begin_epoch(self._daemon.owner, self._context.log)
         self._run.begin(
             epoch,
             partial(followed_from_node, self._context, self._wal),

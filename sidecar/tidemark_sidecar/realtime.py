@@ -299,7 +299,7 @@ class Realtime:
     def _began(self) -> bool:
         """Start delivery from the node; return false if another process delivers by now."""
         try:
-            epoch = self._store.begin_epoch(self._owner)
+            epoch = self._store.begin_epoch(self._owner, self._context.log)
             self._recopies.queue(epoch)
         except Fenced as error:
             self._context.log.warning("another process delivers now", **describe_error(error))

@@ -326,7 +326,7 @@ class Engine(Stoppable):
         """Begin an epoch; make the capture and start it with the pool."""
         lock = RoleLock.status(store.folder, Role.SIDECAR.value)
         assert lock.owner is not None, "it is ours"
-        epoch = store.begin_epoch(lock.owner)
+        epoch = store.begin_epoch(lock.owner, self._log)
         beginning = store.view().beginning
         assert beginning is not None, "the state is complete"
         plans = TransformPlans(self._transforms, self._columns_of) if self._transforms else None

@@ -13,7 +13,9 @@ from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
+from tidemark.model.change import NO_COMMIT_TIME
+from tidemark.model.position import Position
+from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up, last_confirmed
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.terminal_log import TerminalLog
@@ -38,7 +40,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
                 "the archive has no hole and no damage between the delivered pointer and its end: nothing to repair"
             )
             return
-        for line in _loss_lines(found, broken, view, copies=chosen.copy.enabled):
+        for line in _loss_lines(found, broken, view, last_confirmed(store, view), copies=chosen.copy.enabled):
             click.echo(line, err=True)
         if not yes:
             click.confirm("Give up this WAL?", abort=True, err=True)
@@ -47,7 +49,9 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables at its next start")
 
 
-def _loss_lines(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
+def _loss_lines(
+    found: ArchiveState, broken: ArchiveBreak, view: StateView, last: Position, *, copies: bool
+) -> Iterator[str]:
     """Print the loss, as far as it is known."""
     stretch = broken.stretch
     if broken.damage:
@@ -58,9 +62,9 @@ def _loss_lines(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, c
     for given_up in (given_up for given_up in found.holes if given_up.name in names):
         yield f"  given up at {time_text(given_up.at_s)}: {given_up.name}: {given_up.reason}"
     if view.delivered is not None:
-        at_us = view.delivered.commit_time_us
+        at_us = view.delivered.commit_time_us if view.delivered.pointer.position == last else NO_COMMIT_TIME
         when = f", committed at {usecs_text(at_us)}" if at_us else ""
-        yield f"the last delivered position: {view.delivered.pointer.position}{when}"
+        yield f"the last delivered position: {last}{when}"
     yield "All changes that committed since then are lost, including those of transactions that began before."
     yield "WAL after the lost part cannot be decoded either: the lost part may contain DDL."
     if copies:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.state.confirmed_file import TAKEN
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
@@ -33,7 +34,8 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
         RoleLock.acquire(folder, "archiver") as lock,
     ):
         started = "the daemons" if embedded_engine(store) is None else "the application"
-        store.take_confirmation()
+        if (taken := store.take_confirmation()) is not None:
+            click.echo(f"{TAKEN}: {taken.confirmed}, after {taken.delivered}", err=True)
         plan = plan_rewind(chosen, store, dead_wal)
         for line in _plan_lines(plan, copies=chosen.copy.enabled):
             click.echo(line, err=True)

@@ -1,7 +1,9 @@
-"""Writes changes into a file of SQLite: rows, the position of each table and the epoch in one transaction.
+"""Writes changes into a file of SQLite: rows, the position of each source table and the epoch in one transaction.
 
-A change is there once, although Tidemark delivers at least once: what is not above the position of its table was
-written before. A process that was replaced writes nothing: the file has a greater epoch than it.
+A change is there once, although Tidemark delivers at least once: what is not above the position of its source was
+written before. A process that was replaced writes nothing: the file has a greater epoch than it. The source is the OID
+of the table, because a `Route` gives its rows other names, and one name to several tables. NB: a database that was
+created from another one as its template has the same OIDs, so both need files of their own.
 """
 
 import json
@@ -25,15 +27,16 @@ from tidemark import (
 TABLES = """
 CREATE TABLE IF NOT EXISTS fence (timeline INT NOT NULL, number INT NOT NULL);
 CREATE TABLE IF NOT EXISTS positions (
-    "table" TEXT PRIMARY KEY, timeline INT NOT NULL, commit_lsn INT NOT NULL, ordinal INT NOT NULL
+    source INTEGER PRIMARY KEY, timeline INT NOT NULL, commit_lsn INT NOT NULL, ordinal INT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS changes (
-    "table" TEXT NOT NULL, epoch_timeline INT NOT NULL, epoch INT NOT NULL, op TEXT NOT NULL,
+    source INT NOT NULL, "table" TEXT NOT NULL, epoch_timeline INT NOT NULL, epoch INT NOT NULL, op TEXT NOT NULL,
     timeline INT NOT NULL, commit_lsn INT NOT NULL, ordinal INT NOT NULL, before TEXT, after TEXT
 );
 """
 Record = tuple[str, int, int, int, str | None, str | None]  # operation; timeline, commit LSN, ordinal; both sides
 NOWHERE = (0, 0, 0)
+INSERT = "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class SqliteConsumer(Consumer):
@@ -65,14 +68,14 @@ class SqliteConsumer(Consumer):
                 if isinstance(item, Batch) and item.parked_number:
                     self._write_parked(database, item)
                 elif isinstance(item, Batch):
-                    self._write(database, item.table, [_record(change) for change in item])
+                    self._write(database, item.relation.oid, (item.table,), [_record(change) for change in item])
                 elif isinstance(item, Truncation):
                     truncation = ("t", *_key(item.position), None, None)
-                    self._write(database, item.relation.qualified_name, [truncation])
+                    names = _names(database, item.relation.oid) or (item.relation.qualified_name,)
+                    self._write(database, item.relation.oid, names, [truncation])
                 elif isinstance(item, CopyBoundary) and item.begin:  # also of a copy that was interrupted
-                    name = (item.relation.qualified_name,)
-                    database.execute('DELETE FROM changes WHERE "table" = ?', name)
-                    database.execute('DELETE FROM positions WHERE "table" = ?', name)
+                    database.execute("DELETE FROM changes WHERE source = ?", (item.relation.oid,))
+                    database.execute("DELETE FROM positions WHERE source = ?", (item.relation.oid,))
             self.before_commit(database, delivery)
         return True
 
@@ -98,22 +101,28 @@ class SqliteConsumer(Consumer):
                 database.execute("INSERT INTO fence VALUES (?, ?)", self._epoch)
             yield database
 
-    def _write(self, database: sqlite3.Connection, table: str, records: Sequence[Record]) -> None:
-        """Write the changes above the position of their table, and the new position."""
-        select = 'SELECT timeline, commit_lsn, ordinal FROM positions WHERE "table" = ?'
-        position = database.execute(select, (table,)).fetchone() or NOWHERE
-        new = [(table, *self._epoch, *record) for record in records if record[1:4] > position]
+    def _write(
+        self, database: sqlite3.Connection, source: int, names: Sequence[str], records: Sequence[Record]
+    ) -> None:
+        """Write the changes above the position of their source, under each of the names, and the new position."""
+        select = "SELECT timeline, commit_lsn, ordinal FROM positions WHERE source = ?"
+        position = database.execute(select, (source,)).fetchone() or NOWHERE
+        new = [(source, name, *self._epoch, *record) for record in records for name in names if record[1:4] > position]
         if new:
-            database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
-            database.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", (table, *records[-1][1:4]))
+            database.executemany(INSERT, new)
+            database.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", (source, *records[-1][1:4]))
 
     def _write_parked(self, database: sqlite3.Connection, batch: Batch) -> None:
-        """Write a change that was parked, once: it is delivered again below the position of its table."""
-        at = 'SELECT 1 FROM changes WHERE "table" = ? AND (timeline, commit_lsn, ordinal) = (?, ?, ?)'
+        """Write a change that was parked, once: it is delivered again below the position of its source."""
+        at = "SELECT 1 FROM changes WHERE source = ? AND (timeline, commit_lsn, ordinal) = (?, ?, ?)"
         for record in map(_record, batch):
-            if database.execute(at, (batch.table, *record[1:4])).fetchone() is None:
-                new = (batch.table, *self._epoch, *record)
-                database.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
+            if database.execute(at, (batch.relation.oid, *record[1:4])).fetchone() is None:
+                database.execute(INSERT, (batch.relation.oid, batch.table, *self._epoch, *record))
+
+
+def _names(database: sqlite3.Connection, source: int) -> Sequence[str]:
+    """Return the names under which the file has rows of a source."""
+    return [name for (name,) in database.execute('SELECT DISTINCT "table" FROM changes WHERE source = ?', (source,))]
 
 
 def _record(change: Change) -> Record:

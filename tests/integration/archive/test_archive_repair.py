@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from tidemark_ctl.main import INTERRUPTED
 
+from tests.support.forged.confirmations import confirm_in_the_file
 from tests.support.lakes.lakes import feed_by_hand, rows_by_key
 from tests.support.processes.captures import Sidecar, replayed
 from tests.support.processes.cdcctl import cdcctl, contents, refused, succeeded
@@ -164,13 +165,19 @@ def test_a_hole_is_shown_given_up_and_reported_and_the_tables_are_copied_again(n
         lost, start = make_the_hole(holed)
         assert lost in json.loads(holed.run("status", "--json")[0])["delivered"]
         before = contents(sidecar.folder.history)
+        begun = holed.view().start
+        assert begun is not None
+        confirmed = replace(begun.position, ordinal=begun.position.ordinal + 1)
+        confirm_in_the_file(sidecar.folder, confirmed)  # as a killed process leaves it
         unasked = cdcctl("archive", "repair", "--state", holed.state, **sidecar.options)  # without confirmation
         assert unasked.code == INTERRUPTED
         assert f"WAL from {format_lsn(start)} to {format_lsn(start + MB)}: {lost}" in unasked.err
+        assert f"the last delivered position: {confirmed}\n" in unasked.err
         assert contents(sidecar.folder.history) == before
         out, _ = holed.run("repair", "--yes")
         assert "2 tables to copy again" in out
         check_reported(holed, start)
+        assert holed.view().losses.kept[0].after == confirmed
         assert "nothing to repair" in holed.run("repair", "--yes")[0]
 
         feed_by_hand(sidecar.folder, holed.lake, "lake")

@@ -10,6 +10,7 @@ from tests.support.processes.cdcctl import refused, succeeded
 from tests.support.servers.diverged_primary import DATABASE, DivergedPrimary, branching
 from tests.support.servers.postgres import Cluster
 from tests.support.servers.standby import wait_until_replayed
+from tidemark.io.state.confirmed_file import TAKEN
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import TimelineId, format_lsn, parse_lsn
 from tidemark.model.position import Position
@@ -46,6 +47,7 @@ def test_a_dead_branch_that_the_state_of_a_killed_sidecar_does_not_have_is_rewou
     assert before is not None
     assert before.position.commit_lsn < diverged.fork_lsn <= dead.commit_lsn
     done = succeeded(diverged.rewind())
+    assert f"{TAKEN}: {dead}, after {before.position}\n" in done.err
     assert f"timeline 1 from {format_lsn(diverged.fork_lsn)}" in done.err
     (rewound,) = diverged.view.rewinds.kept
     assert rewound.delivered == dead

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.forged import groups
 from tests.support.forged.deliveries import IDENTITY, OWNER, START, delivered_store
 from tidemark.engine.handover import Event
 from tidemark.io.host.log_output import get_log
-from tidemark.io.state.confirmed_file import ConfirmedFile, read_confirmation
+from tidemark.io.host.logs import Log
+from tidemark.io.state.confirmed_file import TAKEN, ConfirmedFile, TakenConfirmation, read_confirmation
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, TimelineId
@@ -92,12 +94,32 @@ def test_the_archiver_continues_after_the_last_confirmation_of_a_killed_sidecar(
 @pytest.mark.usefixtures("epoch")
 def test_a_command_takes_the_last_confirmation_without_an_epoch_and_once(store: StateStore) -> None:
     before = store.view()
-    store.take_confirmation()
+    assert store.take_confirmation() == TakenConfirmation(STORED, CONFIRMED)
     taken = store.view()
     assert start(store) == CONFIRMED
     assert taken.term == before.term
-    store.take_confirmation()
+    assert store.take_confirmation() is None
     assert store.view() == taken
+
+
+def begin(store: StateStore, log: Log) -> None:
+    store.begin_epoch(OWNER, log)
+
+
+def take_over(store: StateStore, log: Log) -> None:
+    switch(store, Event.SIDECAR_LOST, log=log, now_us=5, new_owner=ARCHIVER)
+
+
+@pytest.mark.usefixtures("epoch")
+@pytest.mark.parametrize("continues", [begin, take_over])
+def test_a_start_reports_once_between_which_positions_nothing_is_delivered_again(
+    store: StateStore, continues: Callable[[StateStore, Log], None]
+) -> None:
+    with capture_logs() as logged:
+        continues(store, get_log("test"))
+        store.begin_epoch(ARCHIVER if continues is take_over else OWNER, get_log("test"))
+    (taken,) = [entry for entry in logged if entry["event"] == TAKEN]
+    assert (taken["delivered"], taken["confirmed"]) == (str(STORED), str(CONFIRMED))
 
 
 @pytest.mark.usefixtures("epoch")

@@ -9,9 +9,10 @@ kill in the middle of a write leaves the confirmation before it.
 
 import mmap
 import os
-from typing import Self
+from typing import NamedTuple, Self
 
 from tidemark.io.host.disk import writing
+from tidemark.io.host.logs import Log
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import Epoch, Position
 from tidemark.wire.envelope import seal
@@ -24,7 +25,19 @@ from tidemark.wire.state.consumer_confirmation import (
     latest_confirmation,
 )
 
+TAKEN = "delivery continues after what the consumer of a killed process has confirmed"
 _FILE_BYTES = SLOTS_MAX * SLOT_BYTES
+
+
+class TakenConfirmation(NamedTuple):
+    """What a consumer has confirmed beyond what its process had recorded when it was killed."""
+
+    delivered: Position  # as recorded
+    confirmed: Position
+
+    def report(self, log: Log) -> None:
+        """Log both positions, once the transaction that moves the delivered one is durable."""
+        log.info(TAKEN, delivered=str(self.delivered), confirmed=str(self.confirmed))
 
 
 class ConfirmedFile:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Self
 
+from tidemark.io.host.logs import Log
+from tidemark.io.state.confirmed_file import TakenConfirmation
 from tidemark.io.state.environment import Environment, Guarded, LmdbTransaction, StateMissing, map_bytes_for
 from tidemark.io.state.opened_state import OpenedState, capture_scope, scope_of
 from tidemark.io.state.state_folder import StateFolder
@@ -166,11 +168,11 @@ class StateStore(OpenedState):
             yield transaction
         self._versions.update(transaction.new_versions)
 
-    def begin_epoch(self, owner: Owner) -> Epoch:
+    def begin_epoch(self, owner: Owner, log: Log | None = None) -> Epoch:
         """Begin a new epoch: the owner of the last one fails in its next transaction.
 
-        Delivery continues after all that the consumer of the last one has confirmed. Raises `NotDeliverer` if the stage
-        lets another role deliver, or follow.
+        Delivery continues after all that the consumer of the last one has confirmed; `log` reports what was not
+        recorded of it. Raises `NotDeliverer` if the stage lets another role deliver, or follow.
         """
         with self.transaction(None) as transaction:
             stage = transaction.stage()
@@ -178,12 +180,14 @@ class StateStore(OpenedState):
                 raise NotDeliverer(
                     f"the stage of {self.folder.root} is {stage.value}: the {owner.role} may not deliver"
                 )
-            transaction.take_confirmation()
+            taken = transaction.take_confirmation()
             epoch = transaction.begin_epoch(owner)
         self.read_versions()
+        if taken is not None and log is not None:
+            taken.report(log)
         return epoch
 
-    def take_confirmation(self) -> None:
+    def take_confirmation(self) -> TakenConfirmation | None:
         """Move delivered to what the consumer of a killed process has confirmed; the caller has all deliverers' locks.
 
         Before a command that takes an epoch of its own: from then on nothing else has the confirmation.
@@ -192,7 +196,8 @@ class StateStore(OpenedState):
             has_more = transaction.confirmed_since() is not None
         if has_more:
             with self.transaction(None) as transaction:
-                transaction.take_confirmation()
+                return transaction.take_confirmation()
+        return None
 
     def read_versions(self) -> None:
         """Read the schema versions again, as the owner of an earlier epoch has left them."""

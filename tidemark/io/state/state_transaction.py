@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tidemark.io.state.confirmed_file import read_confirmation
+from tidemark.io.state.confirmed_file import TakenConfirmation, read_confirmation
 from tidemark.io.state.outbox_transaction import OutboxTransaction
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.state_views import StateMarks, StateView
@@ -74,15 +74,17 @@ class StateTransaction(OutboxTransaction):
         self.put(TERM, Term(epoch, owner))
         return epoch
 
-    def take_confirmation(self) -> None:
+    def take_confirmation(self) -> TakenConfirmation | None:
         """Move delivered to what the consumer of the last epoch has confirmed, if its process was killed before that.
 
         To be called before a process that continues delivery begins an epoch, and in its transaction; or while no
-        process can deliver.
+        process can deliver. None: the state has all that is confirmed.
         """
         delivered, pointer = self.delivered(), self.confirmed_since()
-        if delivered is not None and pointer is not None:
-            self.put(CONFIRMED, self.deliver(EncodedGroup(pointer, delivered.commit_time_us, ())))
+        if delivered is None or pointer is None:
+            return None
+        self.put(CONFIRMED, self.deliver(EncodedGroup(pointer, delivered.commit_time_us, ())))
+        return TakenConfirmation(delivered.pointer.position, pointer.position)
 
     def confirmed_since(self) -> Pointer | None:
         """Return what the consumer of the last epoch has confirmed after the delivered position; None: no more."""

@@ -65,8 +65,7 @@ def switch(
         transaction.put(STAGE, found.stage)
         if hand_over is not None:
             transaction.put(HAND_OVER, hand_over)
-        if new_owner is not None:
-            transaction.take_confirmation()
+        taken = transaction.take_confirmation() if new_owner is not None else None
         delivered = transaction.delivered()
         # NB: if the start was not found yet, `followed` is still stored; nothing has been delivered since.
         if found.stage is Stage.FOLLOWER and transaction.followed() is None:
@@ -83,6 +82,8 @@ def switch(
             transaction.record_switch(Switch(now_us, before, found.stage, why, epoch, delivered_text))
     if new_owner is not None:
         store.read_versions()
+    if taken is not None:
+        taken.report(log)
     if before is not found.stage:
         log.info(
             "mode switched",

@@ -26,6 +26,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.message_prefix import LOSS_PREFIX
 from tidemark.model.mode import Stage
+from tidemark.model.position import Position
 from tidemark.runtime.recovery.resumption import (
     Message,
     Resumption,
@@ -79,12 +80,20 @@ def find_break(view: StateView, archive: ArchiveState) -> ArchiveBreak | None:
     return None if gap is None else ArchiveBreak(gap)
 
 
+def last_confirmed(store: StateStore, view: StateView) -> Position:
+    """Return the position after which changes are lost: what a killed consumer has confirmed is not."""
+    assert view.start is not None, "found by `find_break`"
+    with store.reading() as transaction:
+        since = transaction.confirmed_since()
+    return (since or view.start).position
+
+
 def give_up(
     config: Config, store: StateStore, broken: ArchiveBreak, owner: Owner, observer: SeedObserver | None = None
 ) -> Loss:
     """Resume from a new seed, and record the loss. `owner`: the holder of the archiver's lock."""
     before = store.view()
-    assert before.start is not None, "found by `find_break`"
+    after = last_confirmed(store, before)
     at = seeded(config, store, before, observer)
     if config.copy.enabled:
         tables = table_corrections(config, store, before, at, WrongTables(None))
@@ -92,7 +101,7 @@ def give_up(
         tables = captures_without_copies(config, store, before, at, WrongTables(None))
     loss = Loss(
         at_us=SystemClock().wall_us(),
-        after=before.start.position,
+        after=after,
         hole_start_lsn=broken.stretch.start_lsn,
         hole_end_lsn=broken.stretch.end_lsn,
         resumed_timeline=at.timeline,
