@@ -340,4 +340,5 @@ def _is_paused_with_log(known: TablePosition | None) -> bool:
 
 
 def _is_skipped(entry: LakeEntry) -> bool:
-    return entry.fault is not None and entry.fault.kind in (FaultKind.PAUSED, FaultKind.DEFERRED, FaultKind.EXCLUDED)
+    skipped = (FaultKind.PAUSED, FaultKind.DEFERRED, FaultKind.EXCLUDED, FaultKind.DIVERGED)
+    return entry.fault is not None and entry.fault.kind in skipped
