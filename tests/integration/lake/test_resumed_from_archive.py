@@ -25,15 +25,18 @@ from tidemark.decode.groups.group_builder import GROUP_ROWS
 from tidemark.engine.selection import Selection
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.config_loading import load_config
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, parse_lsn
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.faults import OPEN_END, Fault, LogBreak
+from tidemark.pipeline.lake.faults import OPEN_END, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.pipeline.lake.report import OpenedLake
@@ -69,13 +72,21 @@ CREATE TABLE logged (id int PRIMARY KEY, note text);
 CREATE TABLE merged (id int PRIMARY KEY, note text);
 CREATE TABLE copied (id int PRIMARY KEY, note text);
 CREATE TABLE large (id int PRIMARY KEY, note text);
+CREATE TABLE deferred (id int PRIMARY KEY, note text);
 INSERT INTO keyed SELECT g, g, 'copied', repeat('x', 3000) FROM generate_series(1, 20) g;
 INSERT INTO dropped VALUES (1, 'copied');
 """
 ALL = ("keyed", "keyless", "parts", "former", "dropped", "logged", "merged", "copied", "large")
 IN_PART = {"logged": ("log",), "merged": ("replica",)}  # the others are paused whole
-PAUSED_PARTS = tuple(f"/{table}/{part}" for table in ALL for part in IN_PART.get(table, ("log", "replica")))
-LAST_WRITTEN = tuple(f"INSERT INTO {table} (id, note) VALUES ({at}00, 'last')" for at, table in enumerate(ALL, 1))
+PAUSED_PARTS = ("/messages", *(f"/{table}/{part}" for table in ALL for part in IN_PART.get(table, ("log", "replica"))))
+INTERVALS = LakeConfig((LakeTableConfig("public.deferred", merge_interval_s=86_400),))
+MERGED = ("INSERT INTO deferred VALUES (1, 'merged'), (2, 'merged')",)  # with the first batch of a pipeline
+LAST_WRITTEN = (
+    *(f"INSERT INTO {table} (id, note) VALUES ({at}00, 'last')" for at, table in enumerate(ALL, 1)),
+    "UPDATE deferred SET note = 'deferred' WHERE id = 1",
+    "SELECT pg_logical_emit_message(true, 'app', 'last')",
+)
+QUIET = tuple(f"INSERT INTO other VALUES ({at}00); SELECT pg_switch_wal()" for at in range(1, 7))  # for the others
 LARGE_ROWS = GROUP_ROWS + 1000  # of a transaction with two groups
 CREATED = (
     "CREATE TABLE created (id int PRIMARY KEY, note text)",
@@ -93,6 +104,8 @@ MISSED = (
     "INSERT INTO renamed VALUES (2, 'under its new name')",
     f"INSERT INTO large SELECT g, 'x' FROM generate_series(1000, {1000 + LARGE_ROWS - 1}) g",
     "UPDATE dropped SET note = 'before it is dropped'",
+    "DELETE FROM deferred WHERE id = 2",
+    "SELECT pg_logical_emit_message(false, 'app', 'missed'), pg_logical_emit_message(true, 'app', 'too')",
     *(f"INSERT INTO {table} VALUES (2, 'missed')" for table in ("logged", "merged", "copied")),
 )
 MISSED_LATER = (
@@ -108,7 +121,8 @@ MISSED_LATER = (
     "DROP TABLE dropped",
     "UPDATE logged SET note = 'changed'; UPDATE merged SET note = 'changed' WHERE id = 2",
     "UPDATE created SET note = 'changed' WHERE id = 2",
-    "INSERT INTO other VALUES (7)",
+    "INSERT INTO deferred VALUES (3, 'missed')",
+    "BEGIN; SELECT pg_logical_emit_message(true, 'app', 'later'); INSERT INTO other VALUES (7); COMMIT",
 )
 LATER = (
     "UPDATE keyed SET remark = 'third' WHERE id % 5 = 0",
@@ -119,6 +133,8 @@ LATER = (
     "INSERT INTO renamed VALUES (3, 'later')",
     "INSERT INTO logged VALUES (3, 'later'); INSERT INTO merged VALUES (3, 'later')",
     "DELETE FROM large WHERE id < 2000",
+    "UPDATE deferred SET note = 'later' WHERE id = 3",
+    "SELECT pg_logical_emit_message(true, 'app', 'last of all')",
 )
 PRESENT = (
     "keyed",
@@ -129,6 +145,7 @@ PRESENT = (
     "merged",
     "large",
     "created",
+    "deferred",
 )  # and not copied again
 KILLS = ("log-appended", "files-written", "replica-changed:2", "table-caught-up", "table-caught-up:2")
 
@@ -159,7 +176,7 @@ class GivenUpLake:
     state: StateFolder
     archive: Path
     rows: dict[str, list[object]]  # of each table at the source, in the end
-    moments: tuple[Lsn, ...]  # after LAST_WRITTEN, MISSED, MISSED_LATER
+    moments: tuple[Lsn, ...]  # after LAST_WRITTEN, QUIET, MISSED, MISSED_LATER
 
     @property
     def always(self) -> Path:
@@ -185,19 +202,28 @@ class GivenUpLake:
         return replace(self, state=state)
 
 
-def land(state: StateFolder, root: Path, reader: str, pausing: Collection[str] = ()) -> None:
-    """Write the new values of an outbox into a lake, as a pipeline that keeps nothing for paused tables."""
+def land(
+    state: StateFolder, root: Path, reader: str, pausing: Collection[str] = (), *, cut: OutboxSequence | None = None
+) -> None:
+    """Write the new values of an outbox into a lake, as a pipeline that keeps nothing for tables that are behind.
+
+    With `cut` there are two batches, of which the first ends there.
+    """
     with OutboxReader.open(state) as outbox, StateStore.open(state) as store:
-        lake = Lake(str(root), store.identity, shape_of, constants_of, slow_writes=PausingWrites(pausing))
-        values = list(outbox.read(lake.positions.applied.sequence, outbox.head()))
-        items: list[LakeItem] = [(one.header.sequence, one.item()) for one in values if one.header.kind in ITEMS]
+        writes = PausingWrites(pausing)
+        lake = Lake(str(root), store.identity, shape_of, constants_of, slow_writes=writes, config=INTERVALS)
         PausedTables(outbox, StateCapture(outbox, Selection()), reader, 0).give_up_oldest(lake)
-        lake.apply(LakeBatch(outbox.outbox_id, outbox.head(), values[-1].header.pointer.position, items))
+        lake.give_up(lake.deferred, "the outbox no longer contains its changes", FaultKind.DEFERRED)
+        for end in [outbox.head()] if cut is None else [cut, outbox.head()]:
+            values = list(outbox.read(lake.positions.applied.sequence, end))
+            items: list[LakeItem] = [(one.header.sequence, one.item()) for one in values if one.header.kind in ITEMS]
+            lake.apply(LakeBatch(outbox.outbox_id, end, values[-1].header.pointer.position, items))
 
 
 @contextmanager
 def capturing(cluster: Cluster, root: Path) -> Iterator[Sidecar]:
-    with initialised(cluster, DATABASE, root, copy=True, **SELECTED) as sidecar:
+    bases = {"TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(1 << 20)}
+    with initialised(cluster, DATABASE, root, copy=True, **SELECTED, **bases) as sidecar:
         with OutboxReader.open(sidecar.folder) as outbox:
             outbox.register(READER)  # confirms nothing: the outbox keeps everything
         sidecar.start()
@@ -243,8 +269,11 @@ def record_given_up_tables(root: Path) -> GivenUpLake:
         with capturing(cluster, root) as sidecar:
             sidecar.catch_up()
             land(sidecar.folder, root / "lake", READER)
-            moments = [run_all(sidecar, LAST_WRITTEN)]
-            land(sidecar.folder, root / "lake", READER, PAUSED_PARTS)
+            run_all(sidecar, MERGED)
+            with OutboxReader.open(sidecar.folder) as outbox:
+                cut = outbox.head()
+            moments = [run_all(sidecar, statements) for statements in (LAST_WRITTEN, QUIET)]
+            land(sidecar.folder, root / "lake", READER, PAUSED_PARTS, cut=cut)
             moments.append(run_all(sidecar, MISSED))
             with unwritable(root / "lake", "created"):
                 land(sidecar.folder, root / "lake", READER)
@@ -274,10 +303,9 @@ def fault_of(lake: Path, table: str) -> Fault:
     return fault
 
 
-def put_break(captured: GivenUpLake, lake: Path, table: str, gap: LogBreak) -> None:
+def put(captured: GivenUpLake, lake: Path, known: TablePosition) -> None:
     with StateStore.open(captured.state) as store:
         positions = Positions(str(lake), store.identity)
-    known = replace(table_of(lake, table), breaks=(gap,))
     positions.write(positions.outbox, [known], positions.applied)
 
 
@@ -298,6 +326,86 @@ def test_log_and_replica_equal_those_that_always_had_the_changes(captured: Given
     for table in PRESENT:
         assert log_of(lake, table) == log_of(captured.always, table)
         assert replica_of(lake, table) == captured.rows[table]
+
+
+def test_the_archive_reaches_back_to_the_pause_and_not_to_the_last_change_before(
+    captured: GivenUpLake, tmp_path: Path
+) -> None:
+    lake, archive = captured.lake(tmp_path), tmp_path / "archive"
+    shutil.copytree(captured.archive, archive)
+    fault = fault_of(lake, "keyed")
+    assert fault.complete_to is not None
+    assert captured.moments[0] < fault.complete_to.commit_lsn
+    with StateStore.open(captured.state) as store:
+        bases = [base.restart_lsn for base in store.view().history.bases if base.lsn <= fault.complete_to.commit_lsn]
+    assert captured.moments[0] < max(bases), "decoding begins at a base after the last change"
+    for segment in range(max(bases) // (1 << 20)):
+        (archive / segment_name(1, segment, 1 << 20)).unlink(missing_ok=True)
+    after = replace(captured, archive=archive)
+    names = [f"public.{table}" for table in PRESENT if table != "deferred"]
+    report = json.loads(succeeded(after.resume(lake, *names, "--json")).out)
+    assert {written["from"] for written in report.values()} == {str(fault.complete_to)}
+    captured.land_rest(lake)
+    for name in names:
+        table = name.removeprefix("public.")
+        assert log_of(lake, table) == log_of(captured.always, table)
+        assert replica_of(lake, table) == captured.rows[table]
+
+
+def test_changes_after_a_fork_are_not_left_out_because_the_lake_was_ahead_on_the_branch_that_was_left(
+    captured: GivenUpLake, tmp_path: Path
+) -> None:
+    lake, known = captured.lake(tmp_path), table_of(captured.root / "lake", "keyed")
+    left = Position(TimelineId(1), captured.moments[-1], 0)
+
+    def with_left(entry: LakeEntry) -> LakeEntry:
+        assert entry.fault is not None
+        return replace(entry, fault=replace(entry.fault, complete_to=left))
+
+    put(captured, lake, replace(known, log=with_left(known.log), replica=with_left(known.replica)))
+    succeeded(captured.resume(lake, "public.keyed"))
+    captured.land_rest(lake)
+    assert log_of(lake, "keyed") == log_of(captured.always, "keyed")
+    assert replica_of(lake, "keyed") == captured.rows["keyed"]
+
+
+def test_a_deferred_replica_gets_its_changes_and_its_log_none_twice(captured: GivenUpLake, tmp_path: Path) -> None:
+    lake = captured.lake(tmp_path)
+    fault, before = table_of(lake, "deferred").replica.fault, log_of(lake, "deferred")
+    assert fault is not None
+    assert fault.reason.startswith("it was deferred (merge_interval_s")
+    assert table_of(lake, "deferred").log.fault is None
+    report = json.loads(succeeded(captured.resume(lake, "public.deferred", "--json")).out)
+    assert report["public.deferred"]["written"] == "replica"
+    assert log_of(lake, "deferred") == before
+    captured.land_rest(lake)
+    assert log_of(lake, "deferred") == log_of(captured.always, "deferred")
+    assert replica_of(lake, "deferred") == captured.rows["deferred"]
+
+
+def messages_of(lake: Path) -> list[tuple[object, ...]]:
+    (folder,) = lake.glob("*/messages")
+    rows = DeltaTable(str(folder)).to_pyarrow_table().sort_by([("_commit_lsn", "ascending")]).to_pylist()
+    names = ("_commit_lsn", "_ordinal", "transactional", "content")
+    return [tuple(row[name] for name in names) for row in rows if row["prefix"] == "app"]
+
+
+def test_a_log_of_messages_gets_those_that_it_lacks_also_after_a_kill(captured: GivenUpLake, tmp_path: Path) -> None:
+    lake = captured.lake(tmp_path)
+    before = messages_of(lake)
+    killed = captured.resume(lake, "messages", TIDEMARK_FAILPOINT="log-appended")
+    assert killed.code == 128 + signal.SIGKILL, killed.err
+    report = json.loads(succeeded(captured.resume(lake, "messages", "--json")).out)
+    ((name, written),) = report.items()
+    assert name.endswith("/messages")
+    assert written["state"] == "live"
+    captured.land_rest(lake)
+    found = messages_of(lake)
+    assert found == messages_of(captured.always)
+    assert [row[-1] for row in found] == [b"last", b"missed", b"too", b"later", b"last of all"]
+    assert len(before) < len(found)
+    done = captured.resume(lake, "messages")
+    refused(done, ExitCode.CONFIG, "messages was not given up while it was paused: it is live")
 
 
 def test_a_dropped_table_gets_its_last_changes(captured: GivenUpLake, tmp_path: Path) -> None:
@@ -335,7 +443,7 @@ def test_an_interrupted_command_continues_after_the_portions_that_it_has_written
     begun = fault_of(lake, "large").position
     with held_lake(captured.places(lake, spill)) as held:
         tables = GivenUpTables(held)
-        missed = tables.missed("public.large")
+        missed = tables.missed(*tables.find("public.large"))
         passed: list[Enum] = []
 
         def end_in_second_portion(point: Enum) -> None:
@@ -354,7 +462,7 @@ def test_an_interrupted_command_continues_after_the_portions_that_it_has_written
     assert reached.position > begun
     with held_lake(captured.places(lake, spill)) as held:
         tables = GivenUpTables(held)
-        rows = tables.feed(tables.missed("public.large"))["rows"]
+        rows = tables.feed(tables.missed(*tables.find("public.large")))["rows"]
     assert 0 < int(rows) < LARGE_ROWS
     captured.land_rest(lake)
     assert log_of(lake, "large") == log_of(captured.always, "large")
@@ -432,7 +540,8 @@ def test_a_table_whose_copy_is_not_in_the_lake_is_refused(
 
 def test_a_table_that_lacks_other_changes_is_refused_with_the_remedy(captured: GivenUpLake, tmp_path: Path) -> None:
     lake = captured.lake(tmp_path)
-    put_break(captured, lake, "keyless", LogBreak("a reason", fault_of(lake, "keyless").position, OPEN_END))
+    gap = LogBreak("a reason", fault_of(lake, "keyless").position, OPEN_END)
+    put(captured, lake, replace(table_of(lake, "keyless"), breaks=(gap,)))
     before = without_lock(lake)
     for table, code, *said in (
         ("public.missing", ExitCode.CONFIG, "has no table public.missing"),
@@ -464,8 +573,8 @@ def test_an_archive_without_the_changes_is_refused_with_the_remedy(captured: Giv
     lake = captured.lake(tmp_path)
     for number, (from_lsn, to_lsn, said) in enumerate(
         [
-            (Lsn(0), captured.moments[1], "has no WAL before"),
-            (Lsn(captured.moments[0] + (2 << 20)), captured.moments[1], "is not in"),
+            (Lsn(0), captured.moments[2], "has no WAL before"),
+            (Lsn(captured.moments[1] + (2 << 20)), captured.moments[2], "is not in"),
         ]
     ):
         archive = tmp_path / f"archive-{number}"
