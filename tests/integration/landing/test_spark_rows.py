@@ -394,6 +394,7 @@ def test_a_renamed_table_and_column_keep_their_earlier_rows(tmp_path: Path) -> N
         ("a1", {"startingPosition": "yesterday"}, ConfigError, "neither an LSN nor a time: 'yesterday'"),
         ("a1", {"startingPosition": "2026-01-01"}, ConfigError, "has no time zone"),
         ("a1", {"maxBytesPerTrigger": "0"}, ConfigError, "option maxBytesPerTrigger: '0' is invalid"),
+        ("a1", {"pollTimeoutMs": "-1"}, ConfigError, "option pollTimeoutMs: '-1' is invalid"),
         ("a1", {"reader": "a/b"}, ConfigError, "reader: 'a/b' is not a valid name"),
         (None, {"columns": "after"}, ConfigError, "need the option table"),
     ],

@@ -121,6 +121,41 @@ def test_a_batch_waits_for_no_transaction_that_has_ended(tmp_path: Path, item: G
     assert reader_of(state).latestOffset(offset(0), ReadMaxBytes(PORTION_BYTES)) == offset(2)
 
 
+def test_a_trigger_waits_for_values_if_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, looks, head = tmp_path / "state", 0, OutboxReader.head
+    make_state(state)
+    reader = reader_of(state, pollTimeoutMs="60000")
+
+    def look(outbox: OutboxReader) -> Sequence:
+        nonlocal looks
+        looks += 1
+        if looks == 4:
+            feed(state, [groups.group(100, [groups.batch(100, [1])])])
+        return head(outbox)
+
+    monkeypatch.setattr(OutboxReader, "head", look)
+    assert reader.latestOffset(offset(0), ReadMaxBytes(PORTION_BYTES)) == offset(2)
+    assert looks >= 4
+
+
+def test_a_trigger_waits_no_longer_than_its_bound(state: Path) -> None:
+    end = offset(group_ends(state)[-1])
+    assert reader_of(state, pollTimeoutMs="0").latestOffset(end, ReadAllAvailable()) == end
+    assert reader_of(state, pollTimeoutMs="50").latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_query_of_what_is_available_waits_for_no_more(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reader_of(state, pollTimeoutMs="60000")
+    reader.prepareForTriggerAvailableNow()
+
+    def fail(_seconds: float) -> None:
+        pytest.fail("it waits")
+
+    monkeypatch.setattr("tidemark.pipeline.source.stream.time.sleep", fail)
+    end = offset(group_ends(state)[-1])
+    assert reader.latestOffset(end, ReadMaxBytes(PORTION_BYTES)) == end
+
+
 def test_a_batch_is_at_most_half_of_the_outbox(tmp_path: Path) -> None:
     make_state(tmp_path / "state", bytes_max=2 << 20)
     limit = reader_of(tmp_path / "state").getDefaultReadLimit()

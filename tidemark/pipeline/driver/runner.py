@@ -55,6 +55,7 @@ SERVER = "outbox server"  # in the log
 BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch costs the same for any size
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 POLL_S = 0.2
+POLL_TIMEOUT_MS = 500  # of the source; the query has no other source, which would wait as well
 RESTARTS_MAX = 5  # in a row, without a batch between them
 LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
 BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM has ended; below TimeoutStopSec of the unit
@@ -276,6 +277,7 @@ class Pipeline:
             spark.readStream.format(FORMAT)
             .options(**settings.source)
             .option("startingSequence", start)
+            .option("pollTimeoutMs", POLL_TIMEOUT_MS)
             .option("maxBytesPerTrigger", settings.batch_bytes)
             .option("offsetsOnly", "true")
             .load()

@@ -16,6 +16,8 @@ from tidemark.wire.state.readers import is_reader_name
 FORMAT = "tidemark"
 ValueT = TypeVar("ValueT")
 BATCH_BYTES = 64 << 20
+POLL_TIMEOUT_MS = 100  # a trigger without new values costs Spark and its helper process 1.3 ms
+POLL_TIMEOUT_MS_MAX = 60_000
 _NAMES = (
     "state",
     "server",
@@ -27,6 +29,7 @@ _NAMES = (
     "required",
     "startingPosition",
     "maxBytesPerTrigger",
+    "pollTimeoutMs",
     "schemaEvolution",
     "sharedWithGroup",
     "startingSequence",
@@ -64,6 +67,7 @@ class SourceOptions:
     required: bool = False  # the reader counts for the confirmed position, and never lapses
     start: StartingPosition = FROM_EARLIEST
     batch_bytes: int = BATCH_BYTES
+    poll_timeout_ms: int = POLL_TIMEOUT_MS  # how long a trigger waits for new values, if there are none
     evolution: Evolution = Evolution.FAIL
     shared_with_group: bool = False
     # For a program that confirms to the outbox by itself, as the pipeline does.
@@ -101,6 +105,7 @@ class SourceOptions:
             _parsed(found, "required", _flag, False),
             StartingPosition.parse(found.get("startingPosition", EARLIEST)),
             _parsed(found, "maxBytesPerTrigger", _size, BATCH_BYTES),
+            _parsed(found, "pollTimeoutMs", _poll_timeout, POLL_TIMEOUT_MS),
             _parsed(found, "schemaEvolution", Evolution, Evolution.FAIL),
             _parsed(found, "sharedWithGroup", _flag, False),
             _parsed(found, "startingSequence", lambda text: Sequence(int(text)), NO_SEQUENCE),
@@ -128,7 +133,9 @@ def _parsed(given: Mapping[str, str], name: str, parse: Callable[[str], ValueT],
         return parse(given[name].lower())
     except ValueError as error:
         hint = "use a positive number, or true or false for a flag"
-        if isinstance(default, Enum):
+        if parse is _poll_timeout:
+            hint = f"use milliseconds, 0 to {POLL_TIMEOUT_MS_MAX:,}"
+        elif isinstance(default, Enum):
             hint = f"use one of {', '.join(str(one.value) for one in type(default))}"
         raise ConfigError(f"option {name}: {given[name]!r} is invalid", hint=hint) from error
 
@@ -142,5 +149,12 @@ def _flag(text: str) -> bool:
 def _size(text: str) -> int:
     number = int(text)
     if number <= 0:
+        raise ValueError(text)
+    return number
+
+
+def _poll_timeout(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= POLL_TIMEOUT_MS_MAX:
         raise ValueError(text)
     return number

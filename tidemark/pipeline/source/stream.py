@@ -27,6 +27,7 @@ from tidemark.pipeline.source.query_table import ChangesMissing, SchemaChanged
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.wire.values import ValueKind
 
+LOOK_S, SERVER_LOOK_S = 0.02, 0.05  # between two looks for new values, by the state folder and by a request
 TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode
 
 
@@ -67,11 +68,13 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @stating_remedies()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of the next batch, which is a group end. Called every few milliseconds.
+        """Return the end of the next batch, which is a group end; `start` if none comes within `pollTimeoutMs`.
 
-        Spark has completed the batches up to `start`. Raises `SchemaChanged` if the next group does not fit, and
-        `ChangesMissing` if the capture of the table ends with it.
+        Spark has completed the batches up to `start`. It calls this again within milliseconds after a call without new
+        values. Raises `SchemaChanged` if the next group does not fit, and `ChangesMissing` if the capture of the table
+        ends with it.
         """
+        until_s = time.monotonic() + self._options.poll_timeout_ms / 1000
         after = self._sequence(start)
         self._check_columns(start)
         self._confirm_applied(after)
@@ -81,12 +84,30 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         outbox = self._outbox()
         with self._naming_lapse():
             after = self._resumed(outbox, after)
-            end = outbox.head() if bytes_max is None else outbox.plan(after, bytes_max)
-            if self._target is not None:
-                end = max(after, min(end, self._target))
-            elif bytes_max is not None:
-                end = self._complete_transactions(outbox, after, end)
-            return self._offset(self._before_misfit(outbox, after, end))
+            while True:
+                head = outbox.head()
+                end = self._next_end(outbox, after, bytes_max)
+                if end > after or self._target is not None or not self._await_values(outbox, head, until_s):
+                    return self._offset(end)
+
+    def _next_end(self, outbox: OutboxPort, after: Sequence, bytes_max: int | None) -> Sequence:
+        end = outbox.head() if bytes_max is None else outbox.plan(after, bytes_max)
+        if self._target is not None:
+            end = max(after, min(end, self._target))
+        elif bytes_max is not None:
+            end = self._complete_transactions(outbox, after, end)
+        return self._before_misfit(outbox, after, end)
+
+    def _await_values(self, outbox: OutboxPort, head: Sequence, until_s: float) -> bool:
+        """Wait until the outbox has values after `head`; false if it has none at `until_s`."""
+        look_s = LOOK_S if self._options.server is None else SERVER_LOOK_S
+        if self._awaited is not None and self._awaited[0] == head:
+            until_s = min(until_s, self._awaited[1])
+        while (remaining_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(look_s, remaining_s))
+            if outbox.head() != head:
+                return True
+        return False
 
     def _complete_transactions(self, outbox: OutboxPort, after: Sequence, end: Sequence) -> Sequence:
         """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
