@@ -9,6 +9,7 @@ import click
 
 from tidemark.engine.selection import EVERY_ORIGIN
 from tidemark.io.host.local_path import lake_location, local_path
+from tidemark.io.process.config_reference import CONFIG_REFERENCE
 from tidemark.model.commit_time import CommitTime, parse_lsn_or_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -93,7 +94,7 @@ config_option = click.option(
     type=PATH,
     envvar="TIDEMARK_CONFIG",
     show_envvar=True,
-    help="The configuration (TOML), by default tidemark.toml in the state folder; conf/tidemark.toml has every key.",
+    help=f"The configuration (TOML), by default tidemark.toml in the state folder; {CONFIG_REFERENCE} has every key.",
 )
 partition_root_option = click.option(
     "--partition-root",

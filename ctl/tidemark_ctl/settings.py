@@ -9,6 +9,7 @@ import click
 from tidemark.io.host.disk import writing
 from tidemark.io.process.config import Config
 from tidemark.io.process.config_loading import load_config
+from tidemark.io.process.config_reference import CONFIG_REFERENCE
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
@@ -57,7 +58,7 @@ def write(
     """Write the configuration of a capture that is created without one; return its path."""
     named = "" if name is None else f"name = {toml_text(name)}\n"
     text = (
-        "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
+        f"# Written by `cdcctl init`; {CONFIG_REFERENCE} describes every key.\n"
         f"[capture]\n{named}dsn = {toml_text(dsn)}\n\n"
         f"[select]\ndatabases = {toml_text(databases)}\ntables = {toml_text(tables)}\n"
     )

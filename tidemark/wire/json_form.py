@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 ValueT = TypeVar("ValueT")
+NO_NAMES: Mapping[str, str] = {}
 
 
 class JsonMismatch(Exception):
@@ -21,9 +22,10 @@ class JsonMismatch(Exception):
 class JsonForm(Generic[ValueT]):
     """The JSON form of one type."""
 
-    def __init__(self, shape: object) -> None:
-        """`shape` is a type, also a generic one such as `tuple[T, ...]`."""
+    def __init__(self, shape: object, earlier_names: Mapping[str, str] = NO_NAMES) -> None:
+        """`shape` is a type, also a generic one such as `tuple[T, ...]`; `earlier_names`: see `Key`."""
         self._shape = shape
+        self._earlier_names = earlier_names
 
     @cached_property
     def _decoder(self) -> "msgspec.json.Decoder[ValueT]":
@@ -42,11 +44,21 @@ class JsonForm(Generic[ValueT]):
     def read(self, payload: bytes) -> ValueT:
         """Return the value; raise `JsonMismatch` if `payload` is not the output of `write`."""
         try:
-            return self._decoder.decode(payload)
+            try:
+                return self._decoder.decode(payload)
+            except msgspec.ValidationError:
+                if not self._earlier_names:
+                    raise
+                return self._decoder.decode(self._renamed(payload))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise JsonMismatch(str(error)) from error
         except AssertionError as error:
             raise JsonMismatch("an invalid value") from error
+
+    def _renamed(self, payload: bytes) -> bytes:
+        """Return the JSON of an earlier version with the present names of its fields."""
+        tree = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        return msgspec.json.encode({self._earlier_names.get(name, name): value for name, value in tree.items()})
 
 
 def _plain(value: object) -> object:

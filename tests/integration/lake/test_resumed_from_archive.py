@@ -168,7 +168,7 @@ class GivenUpLake:
     def lake(self, to: Path) -> Path:
         return Path(shutil.copytree(self.root / "lake", to / "lake"))
 
-    def resume(self, lake: Path, *tables: str | Path, **variables: str) -> Done:
+    def resume(self, lake: Path | str, *tables: str | Path, **variables: str) -> Done:
         places = ("--state", self.state.root, "--lake", lake, "--archive", self.archive, "--reader", READER)
         return cdcctl("table", "resume", *places, *tables, **{**SELECTED, **variables})
 
@@ -232,7 +232,11 @@ def run_all(sidecar: Sidecar, statements: Sequence[str]) -> Lsn:
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> GivenUpLake:
-    root = tmp_path_factory.mktemp("given-up")
+    return record_given_up_tables(tmp_path_factory.mktemp("given-up"))
+
+
+def record_given_up_tables(root: Path) -> GivenUpLake:
+    """Run a server and a capture whose lake has paused tables, until their changes are given up."""
     with new_cluster(15, {"wal_keep_size": "1GB"}, initdb=["--wal-segsize=1"]) as cluster:
         cluster.sql(f"CREATE DATABASE {DATABASE}")
         cluster.sql(DDL, DATABASE)

@@ -1,7 +1,9 @@
 """The test harness, which every other integration test uses."""
 
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -79,9 +81,24 @@ def test_an_invalid_value_is_not_a_mistake_of_the_generator(cluster: Cluster, va
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.fixture
+def installed_tree(tmp_path: Path) -> Path:
+    """A tree with our files and this environment, in which nothing is installed: `.venv` may be another tree's."""
+    tree = tmp_path / "tree"
+    (tree / "scripts").mkdir(parents=True)
+    for path in (path for path in ROOT.iterdir() if path.name not in ("scripts", ".venv")):
+        (tree / path.name).symlink_to(path)
+    (tree / ".venv").symlink_to(sys.prefix)
+    shutil.copy(ROOT / "scripts" / "oracle", tree / "scripts")
+    install = tree / "scripts" / "install"
+    install.write_text("#!/bin/sh\n")
+    install.chmod(0o755)
+    return tree
+
+
 @pytest.mark.parametrize("options", [["--seconds", "1"], ["--scripts", "-k", "pgbench"]])
-def test_the_oracle_has_no_server_of_a_major_that_is_not_installed(options: list[str]) -> None:
-    command = [str(ROOT / "scripts" / "oracle"), *options, "--major", "13"]
+def test_the_oracle_has_no_server_of_a_major_that_is_not_installed(installed_tree: Path, options: list[str]) -> None:
+    command = [str(installed_tree / "scripts" / "oracle"), *options, "--major", "13"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert re.search(r"invalid choice: '?13|PostgreSQL 13 is not one of", done.stdout + done.stderr)

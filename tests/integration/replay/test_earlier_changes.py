@@ -126,7 +126,7 @@ class Captured:
     def late_lake(self, to: Path) -> Path:
         return Path(shutil.copytree(self.root / "late" / "lake", to / "lake"))
 
-    def add(self, lake: Path, table: str, *more: str | Path, begin: str = "", **variables: str) -> Done:
+    def add(self, lake: Path | str, table: str, *more: str | Path, begin: str = "", **variables: str) -> Done:
         places = ("--state", self.late.root, "--lake", lake, "--archive", self.archive, "--reader", READER)
         arguments = ("--from", begin or format_lsn(self.begin), table, *more)
         return cdcctl("table", "add", *places, *arguments, **{**SELECTED, **variables})
@@ -158,7 +158,11 @@ def captured_beside(cluster: Cluster, root: Path, tables: str) -> Iterator[Sidec
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
-    root = tmp_path_factory.mktemp("earlier")
+    return record_late_tables(tmp_path_factory.mktemp("earlier"))
+
+
+def record_late_tables(root: Path) -> Captured:
+    """Run a server and two captures, one of which selects tables only after they have changed."""
     with new_cluster(15, {"wal_keep_size": "1GB"}, initdb=["--wal-segsize=1"]) as cluster:
         cluster.sql(f"CREATE DATABASE {DATABASE}")
         cluster.sql(DDL, DATABASE)

@@ -37,20 +37,17 @@ from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.lake.lake_lock import LakeInUse
 from tidemark.pipeline.lake.positions import LakeOfAnother
 from tidemark.pipeline.lake.table_errors import TableFenced
-from tidemark.pipeline.landing import lake_epoch, running_pipelines
-from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeHold, LakeTaken, hold_lake
-from tidemark.pipeline.landing.running_pipelines import SeenPipeline
+from tidemark.pipeline.landing import lake_epoch
+from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.storage.outage_wait import AGAIN_S, FIRST_S, MAX_S, when_available
 from tidemark.pipeline.storage.store_errors import BadStore, StoreUnavailable
 from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import open_lake, store_of
-from tidemark.wire.capture_facts import CaptureFacts
 
 ATTEMPTS_MAX = 60
 FAILING_SHARE = 0.12  # of requests, each of which is repeated once
-LONG_S = 1e6
 
 
 def is_commit(request: StoreRequest) -> bool:
@@ -296,106 +293,6 @@ def test_pipelines_of_one_captures_hosts_do_not_end_each_other(stored: StoredLak
         with pytest.raises(LakeTaken):
             hold.check()
     third.check()
-
-
-def holding(stored: StoredLake, host: str, *, alone: bool = False, keys: tuple[str, ...] = ()) -> LakeHold:
-    facts = CaptureFacts(host, "/state", keys, awaits_promotion=False)
-    return hold_lake(stored.root, IDENTITY, facts, "spark", alone=alone)
-
-
-@pytest.fixture
-def slow_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pipeline renews its object, or counts as killed, because a test takes long."""
-    monkeypatch.setattr(running_pipelines, "RENEW_S", LONG_S)
-    monkeypatch.setattr(running_pipelines, "ALIVE_S", LONG_S)
-
-
-@pytest.mark.usefixtures("slow_host")
-def test_a_command_that_must_be_alone_is_refused_while_a_pipeline_of_another_host_is_running(
-    stored: StoredLake,
-) -> None:
-    stored.feed(changes(ScriptedTable(), 1))
-    pipeline = holding(stored, "b")
-    refused = r"is written by the pipeline 'spark' .*state /state on b, process \d+ on .*, seen at \d{4}-.* UTC"
-    with pytest.raises(LakeInUse, match=refused) as raised:
-        holding(stored, "c", alone=True)
-    assert "stop that pipeline first" in raised.value.hint
-    pipeline.check()  # it was not ended
-    with pipeline:
-        pass
-    with holding(stored, "c", alone=True) as command:
-        command.check()
-
-
-@pytest.mark.usefixtures("slow_host")
-def test_a_command_that_must_be_alone_ends_if_a_pipeline_of_another_host_starts(stored: StoredLake) -> None:
-    command = holding(stored, "c", alone=True, keys=("key",))
-    command.check()
-    with holding(stored, "b", keys=("key",)) as pipeline:
-        for _ in range(2):
-            with pytest.raises(LakeInUse, match=r"is written by the pipeline 'spark' .*state /state on b,"):
-                command.check()
-        pipeline.check()
-    with pytest.raises(LakeInUse, match=r"on b,"):
-        command.check()  # the pipeline may have committed
-
-
-@pytest.mark.usefixtures("slow_host")
-def test_a_command_that_must_be_alone_detects_a_pipeline_that_was_starting(
-    stored: StoredLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starting, started = ["b"], list[LakeHold]()
-    running = running_pipelines.running_pipelines
-
-    def list_before_start(root: str) -> list[SeenPipeline]:
-        found = running(root)
-        if starting:
-            started.append(holding(stored, starting.pop(), keys=("key",)))
-        return found
-
-    monkeypatch.setattr(lake_epoch, "running_pipelines", list_before_start)
-    with pytest.raises(LakeInUse, match=r"is written by the pipeline 'spark' .*state /state on b,"):
-        holding(stored, "c", alone=True, keys=("key",))
-    (pipeline,) = started
-    pipeline.check()  # it was not ended
-    assert pipeline.beside is not None
-    names = [file.name for file in store_of(stored.root).files(f"{stored.root}/_pipeline")]
-    assert sum(name.startswith("alive-") for name in names) == 1  # that of the command was deleted
-
-
-@pytest.mark.usefixtures("slow_host")
-def test_a_killed_pipeline_counts_as_running_for_a_while_and_its_successor_does_not_wait(
-    stored: StoredLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed = holding(stored, "b")
-    with holding(stored, "b", alone=True) as successor:  # it has the lock of the same reader and state
-        assert not successor.others
-    with holding(stored, "c") as other:
-        assert [one.holder.state_host for one in other.others] == ["b"]
-    monkeypatch.setattr(running_pipelines, "ALIVE_S", -60.0)  # as if it was seen before that
-    with holding(stored, "c", alone=True) as command:
-        assert not command.others
-    with pytest.raises(LakeTaken):
-        killed.check()
-
-
-@pytest.mark.usefixtures("slow_host")
-def test_a_running_pipeline_renews_its_object_also_while_it_is_idle(
-    stored: StoredLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def writes() -> int:
-        return sum(one.method == "PUT" and "/_pipeline/alive-" in one.key for one in stored.server.requests)
-
-    pipeline = holding(stored, "b")
-    stored.server.requests.clear()
-    pipeline.check()
-    assert writes() == 0
-    monkeypatch.setattr(running_pipelines, "RENEW_S", 0.0)
-    pipeline.check()
-    assert writes() == 1
-    monkeypatch.setattr(lake_epoch, "IDLE_CHECK_S", 0.0)
-    pipeline.check_idle()
-    assert writes() == 2
 
 
 # Refusals, and waiting

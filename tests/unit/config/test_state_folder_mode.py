@@ -44,9 +44,9 @@ def test_a_folder_with_other_files_and_a_shared_one_are_refused_unchanged(tmp_pa
         if name == "home":
             (root / "file").touch()
         root.chmod(bits)
-        with pytest.raises(ConfigError, match=f"has mode {bits:04o}") as refusal:
+        with pytest.raises(ConfigError, match=f"is used for other files, and its mode {bits:04o} lets") as refusal:
             StateFolder(root).close_to_others()
-        assert "chmod 700" in refusal.value.hint
+        assert refusal.value.hint == "choose a folder for the state that does not exist yet"
         assert mode(root) == bits
 
 
@@ -56,8 +56,9 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     root.mkdir()
     root.chmod(0o777)
     os.chown(root, 65534, -1)
-    with pytest.raises(ConfigError, match="has mode 0777"):
+    with pytest.raises(ConfigError, match="has mode 0777") as refusal:
         StateFolder(root).close_to_others()
+    assert "let its owner run chmod 700" in refusal.value.hint
 
 
 def test_a_folder_that_is_private_or_missing_is_left_unchanged(tmp_path: Path) -> None:

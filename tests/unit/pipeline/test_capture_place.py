@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forged.deliveries import delivered_store
 from tests.support.lakes.lakes import IDENTITY
 from tests.support.processes.cdcctl import cdcctl
 from tidemark.io.host.clock import host_name
 from tidemark.io.process.run_record import RecordFile
+from tidemark.io.state.locking.locks import RoleLock
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver.capture_place import BadRunnerFolder, ServerPlace, private_folder
 from tidemark.pipeline.driver.program import main
@@ -26,6 +28,31 @@ def test_a_pipeline_has_one_place(options: list[str], monkeypatch: pytest.Monkey
     monkeypatch.delenv("TIDEMARK_STATE", raising=False)
     assert ends("--state or --server", *options)
     assert main(["--lake", str(tmp_path), *options]) == ExitCode.CONFIG
+
+
+def test_the_usage_names_the_command_that_was_entered(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    unknown = ["--state", str(tmp_path), "--lake", str(tmp_path), "--no-such-option"]
+    done = cdcctl("spark", "run", *unknown)
+    assert done.code == ExitCode.CONFIG
+    assert "usage: cdcctl spark run [-h]" in done.err
+    assert "cdcctl spark run: error: unrecognized arguments: --no-such-option" in done.err
+    assert "tidemark.pipeline" not in done.err
+    with pytest.raises(SystemExit):
+        main(unknown)
+    assert "python -m tidemark.pipeline: error: unrecognized arguments" in capsys.readouterr().err
+
+
+def test_a_second_pipeline_on_one_state_is_told_to_use_another_reader(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with delivered_store(tmp_path) as store:
+        folder = store.folder
+        with RoleLock.acquire(folder, "pipeline-spark"):
+            code = main(["--state", str(folder.root), "--lake", str(tmp_path / "second"), "--no-metrics"])
+    assert code == ExitCode.FENCED
+    reported = capfd.readouterr().err
+    assert f"a pipeline-spark already runs on {folder.root}: process " in reported
+    assert "a pipeline to another lake needs a reader of its own, with --reader NAME" in reported
 
 
 def test_a_state_folder_has_no_runner_folder(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.driver.program import metrics_port, parse_arguments
+from tidemark.pipeline.driver.arguments import parse_arguments
+from tidemark.pipeline.driver.program import metrics_port
 
 
 @pytest.mark.parametrize(

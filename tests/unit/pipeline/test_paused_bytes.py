@@ -7,7 +7,7 @@ import pytest
 from tests.support.workloads.feeder import make_state
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.driver.program import parse_arguments
+from tidemark.pipeline.driver.arguments import parse_arguments
 from tidemark.pipeline.landing.settings import PausedBytesTooLarge, Settings, paused_bytes
 
 

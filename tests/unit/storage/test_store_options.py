@@ -8,7 +8,8 @@ import pytest
 from tidemark.io.host.local_path import NoLakeLocation, lake_location
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.lake_config import LakeConfig, store_environment
-from tidemark.pipeline.driver.program import parse_arguments, with_store_options
+from tidemark.pipeline.driver.arguments import parse_arguments
+from tidemark.pipeline.driver.program import with_store_options
 from tidemark.pipeline.storage.credentials import CredentialSource
 from tidemark.pipeline.storage.role_credentials import Credentials
 from tidemark.pipeline.storage.store_errors import BadStore

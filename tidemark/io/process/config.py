@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from tidemark.engine.selection import Selection
+from tidemark.io.process.config_reference import CONFIG_REFERENCE
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.process.plugin_config import BUILT_IN_CONSUMERS, SECTIONS, TRANSFORMS, Options
 from tidemark.io.state.locking.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
@@ -29,7 +30,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
 class BadConfig(ConfigError):
     """An unusable configuration; the message names the key."""
 
-    hint = "conf/tidemark.toml describes every key with unit, default and bound"
+    hint = f"{CONFIG_REFERENCE} describes every key with unit, default and bound"
 
 
 @dataclass(frozen=True)

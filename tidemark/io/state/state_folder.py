@@ -130,11 +130,16 @@ class StateFolder(ProcessFolder):
             if not mode & 0o777 & ~self.folder_mode:
                 continue
             is_foreign = folder == self.root and not self.lmdb.exists() and any(folder.iterdir())
-            if found.st_uid != os.geteuid() or mode & stat.S_ISVTX or is_foreign:
+            if is_foreign or mode & stat.S_ISVTX:
+                raise ConfigError(
+                    f"{folder} is used for other files, and its mode {mode:04o} lets other users read or change a "
+                    "state in it",
+                    hint="choose a folder for the state that does not exist yet",
+                )
+            if found.st_uid != os.geteuid():
                 raise ConfigError(
                     f"the state folder {folder} has mode {mode:04o}: other users may read or change the state in it",
-                    hint=f"choose a folder that does not exist yet, or run chmod {self.folder_mode:o} on it as its "
-                    "owner",
+                    hint=f"choose a folder that does not exist yet, or let its owner run chmod {self.folder_mode:o}",
                 )
             with writing(folder):
                 folder.chmod(mode & (self.folder_mode | stat.S_ISGID))

@@ -80,7 +80,10 @@ class LakeEpoch:
         self._root, self._holder, self._is_alone = root, holder, alone
         self._path = _path(root, epoch)
         self._alive = AliveObject(root, holder, epoch)  # NB: first: of two that start, one sees the other
-        self.others = _others(root, holder)
+        with ExitStack() as stack:
+            stack.callback(self._alive.delete)
+            self.others = _others(root, holder)
+            stack.pop_all()
         self._checked_s = time.monotonic()
         self.beside: LakeHolder | None = None
 
@@ -131,9 +134,7 @@ class LakeEpoch:
     def check(self) -> None:
         """Raise `LakeTaken` if another pipeline took over the lake; with `alone`, `LakeInUse` if one is running."""
         self._checked_s = time.monotonic()
-        if store_of(self._root).exists(self._path):
-            self._alive.renew()
-        else:
+        if not store_of(self._root).exists(self._path):
             newest, other = newest_holder(self._root)
             if other is None or not self._holder.is_beside(other):
                 raise LakeTaken(f"{self._root} was taken over by {other or 'another pipeline'}; this is {self._holder}")

@@ -2,14 +2,15 @@
 
     <lake>/_pipeline/alive-<epoch>    the pipeline that took this epoch; deleted when it ends
 
-An epoch (`lake_epoch`) names the pipeline that came last, whether or not it still runs. An object that was not renewed
-for `ALIVE_S` is that of a killed pipeline, or of one in a batch that takes as long. Times are those of the store.
+An epoch (`lake_epoch`) names the pipeline that came last, whether or not it still runs. A thread of its own renews the
+object, so that a long batch does not matter. One that was not renewed for `ALIVE_S` is that of a killed pipeline, or of
+one on a host that does not reach the store. Times are those of the store.
 """
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from threading import Event, Thread
 
 from tidemark.pipeline.lake.lake_lock import HOLDER, LakeHolder
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
@@ -18,6 +19,7 @@ from tidemark.wire.json_form import JsonMismatch
 
 FOLDER = "_pipeline"
 RENEW_S = 30.0
+RENEW_AGAIN_S = 5.0  # after a request without an answer, which has waited for it
 ALIVE_S = 3 * RENEW_S
 _NAME = "alive-"
 
@@ -35,25 +37,33 @@ class SeenPipeline:
 
 
 class AliveObject:
-    """The object of this pipeline."""
+    """The object of this pipeline, renewed until it is deleted."""
 
     def __init__(self, root: str, holder: LakeHolder, epoch: int) -> None:
-        """Write it."""
+        """Write it, and begin to renew it."""
         self._path = f"{root}/{FOLDER}/{_NAME}{epoch}"
         self._content = HOLDER.write(holder)
+        self._ended = Event()
         self._write()
+        self._renewing = Thread(target=self._renew, name="tidemark-alive", daemon=True)
+        self._renewing.start()
 
     def _write(self) -> None:
         store_of(self._path).replace(self._path, self._content)
-        self._written_s = time.monotonic()
 
-    def renew(self) -> None:
-        """Write it again if it is old enough."""
-        if time.monotonic() - self._written_s >= RENEW_S:
-            self._write()
+    def _renew(self) -> None:
+        wait_s = RENEW_S
+        while not self._ended.wait(wait_s):
+            try:
+                self._write()
+                wait_s = RENEW_S
+            except StoreUnavailable:  # the pipeline reports it with its own next request
+                wait_s = RENEW_AGAIN_S
 
     def delete(self) -> None:
         """Delete it, if the store answers."""
+        self._ended.set()
+        self._renewing.join()
         with suppress(StoreUnavailable):
             store_of(self._path).delete([self._path])
 

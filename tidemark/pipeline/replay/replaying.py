@@ -56,9 +56,11 @@ def replay(
         raise ReplayRefused(f"{table.qualified_name} has no log in the lake")
     of = (table.database, table.relation)
     log = _log_of(lake, table)
-    # NB: events are recorded before their changes are in the log, and also while the log is not written.
+    # NB: events are recorded before their changes are in the log, and also while the log is not written. A copy may be
+    # above the position of the lake.
     fault = table.log.fault
-    events = RecordedEvents(lake.root, of, lake.positions.applied.position if fault is None else fault.position)
+    reached = max(lake.positions.applied.position, table.position) if fault is None else fault.position
+    events = RecordedEvents(lake.root, of, reached)
     rows = LogRows(log, rows_max)
     span = ReplayedTable(lake.positions, table, events, rows).range_to(moment)
     with target.unfinished() as folder:

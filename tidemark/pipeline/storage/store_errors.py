@@ -2,6 +2,7 @@
 
 import re
 
+from tidemark.io.process.config_reference import CONFIG_REFERENCE
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.failures import first_reason
 
@@ -38,7 +39,7 @@ class StoreUnavailable(ConsumerFailed):
 class BadStore(ConfigError):
     """Unusable options of an object store."""
 
-    hint = "see lake.store_endpoint, store_region, store_allow_http and store_credentials_file in conf/tidemark.toml"
+    hint = f"see lake.store_endpoint, store_region, store_allow_http and store_credentials_file in {CONFIG_REFERENCE}"
 
 
 def store_failure(error: BaseException) -> str:

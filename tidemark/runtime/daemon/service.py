@@ -19,6 +19,7 @@ from tidemark.io.host.logs import Log
 from tidemark.io.parked.parked_table import parked_ledger
 from tidemark.io.process.config import Config
 from tidemark.io.process.config_loading import load_config
+from tidemark.io.process.config_reference import CONFIG_REFERENCE
 from tidemark.io.process.control import ControlServer
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
@@ -98,7 +99,9 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
     path = click.Path(path_type=Path)
     options: list[click.Parameter] = [
         click.Option(
-            ["--config", "config_path"], type=path, help="Configuration (TOML); conf/tidemark.toml describes every key."
+            ["--config", "config_path"],
+            type=path,
+            help=f"Configuration (TOML); {CONFIG_REFERENCE} describes every key.",
         ),
         click.Option(["--state"], required=True, type=path, help="State folder, created by `cdcctl init`."),
         click.Option(["--moved"], is_flag=True, help=MOVED_HELP),

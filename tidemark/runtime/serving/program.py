@@ -25,6 +25,7 @@ from tidemark.io.host.logs import Log
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.config import Config, ServerConfig
 from tidemark.io.process.config_loading import load_config
+from tidemark.io.process.config_reference import CONFIG_REFERENCE
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import StateRecord, recorded
@@ -42,7 +43,7 @@ STOP_S = 3.0  # for the streams that run: a range of 16 MiB is sent in a second.
 class BadListening(ConfigError):
     """The server cannot listen as configured."""
 
-    hint = "conf/tidemark.toml describes the keys of [server]"
+    hint = f"{CONFIG_REFERENCE} describes the keys of [server]"
 
 
 @click.command(name="server")

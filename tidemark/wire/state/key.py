@@ -4,13 +4,13 @@ Values are JSON inside the envelope of `tidemark.wire.envelope`: few, small, and
 state folder. The outbox's values have another form (`tidemark.wire.outbox`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
 from tidemark.model.errors import InternalError
 from tidemark.wire.envelope import DamagedValue, seal, unseal
-from tidemark.wire.json_form import JsonForm, JsonMismatch
+from tidemark.wire.json_form import NO_NAMES, JsonForm, JsonMismatch
 
 FORMAT_VERSION = 1
 
@@ -38,12 +38,16 @@ class Key(Generic[ValueT]):
         policy: DamagePolicy,
         *,
         moves_back: Callable[[ValueT, ValueT], bool] | None = None,
+        earlier_names: Mapping[str, str] = NO_NAMES,
     ) -> None:
-        """`moves_back` compares the old value with the new one; None: the value has no order."""
+        """`moves_back` compares the old value with the new one; None: the value has no order.
+
+        `earlier_names`: of fields in values that an earlier version stored, with the present ones.
+        """
         self.name = name
         self.policy = policy
         self.moves_back = moves_back
-        self._form: JsonForm[ValueT] = JsonForm(shape)
+        self._form: JsonForm[ValueT] = JsonForm(shape, earlier_names)
         self._latest: tuple[bytes, ValueT] | None = None  # values are immutable: the same bytes are decoded once
 
     def encode(self, value: ValueT) -> bytes:

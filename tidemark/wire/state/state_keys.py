@@ -59,7 +59,7 @@ TERM = Key("term", Term, DamagePolicy.HALT, moves_back=lambda before, after: aft
 DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
 CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
 LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE, moves_back=_ledger_moves_back)
-READER = Key("reader", Reader, DamagePolicy.HOLD, moves_back=_reader_moves_back)
+READER = Key("reader", Reader, DamagePolicy.HOLD, moves_back=_reader_moves_back, earlier_names={"held": "applied"})
 HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
 JOURNAL = Key("journal", JournalMark, DamagePolicy.HALT)
 COPY = Key("copy", CopyProgress, DamagePolicy.HALT, moves_back=_generation_moves_back)

@@ -1,13 +1,11 @@
 """`cdcctl spark run`: replaces this process by the pipeline from the outbox to the lake."""
 
-import os
-import sys
 from pathlib import Path
 
 import click
 
 from tidemark.io.host.extras import SPARK
-from tidemark.io.host.python_program import python_program
+from tidemark.io.host.python_program import python_program, replace_process
 from tidemark_ctl import settings
 from tidemark_ctl.options import PATH, config_option, lake_option, outbox_options, state_or_server
 
@@ -48,4 +46,4 @@ def run_spark(
     }
     given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
     command = python_program("tidemark.pipeline", *given, "--lake", lake, "--master", master, *more)
-    os.execv(sys.executable, command)  # noqa: S606 - replaces us: signals reach it
+    replace_process(command, "cdcctl spark run")
