@@ -24,10 +24,21 @@ The names of `import tidemark`, from their docstrings: `scripts/reference_page.p
 `docs/consumers.md` describes plug-ins. Everything else in the package is internal.
 """
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
-    ("The engine", ("Engine", "EngineGroup", "AsyncHandler", "EngineState", "EngineSignal", "StopStep", "StopWhen")),
+    (
+        "The engine",
+        ("Engine", "EngineGroup", "AsyncHandler", "EngineState", "EngineSignal", "StopStep", "StopWhen", "ChangeTest"),
+    ),
     ("Processors", ("Processor", "ProcessorPart", "WorkerPool")),
-    ("Batches and changes", ("Batch", "Change", "Op", "Partition", "Position", "Epoch")),
-    ("Order, commit and poison", ("Order", "PoolKind", "CommitPolicy", "ALWAYS", "every", "Poison", "PoisonChange")),
+    ("Batches and changes", ("Batch", "Change", "Values", "Op", "Partition", "Position", "Epoch")),
+    (
+        "Tables as of a position",
+        ("Relation", "Column", "ReplicaIdentity", "TypeDescription", "TypeKind", "EnumLabel", "Align"),
+    ),
+    ("Numbers of PostgreSQL", ("Lsn", "TimelineId", "SystemIdentifier", "Oid", "Xid", "FullXid")),
+    (
+        "Order, commit and poison",
+        ("Order", "PoolKind", "CommitPolicy", "Finished", "ALWAYS", "every", "Poison", "PoisonChange"),
+    ),
     (
         "Events",
         (
@@ -38,6 +49,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
                 "SchemaEffect",
                 "CaptureChange",
                 "PartitionEvent",
+                "PartitionChange",
                 "RewriteBoundary",
                 "Truncation",
                 "LogicalMessage",
@@ -45,7 +57,7 @@ GROUPS: Sequence[tuple[str, Sequence[str]]] = (
             *("CopyBoundary", "TransactionBoundary", "TransactionEnd", "TableCount"),
         ),
     ),
-    ("Consumers and handlers in the daemons", ("Consumer", "Delivery", "Handler", "Loss", "Rewind")),
+    ("Consumers and handlers in the daemons", ("Consumer", "Delivery", "DeliveredItem", "Handler", "Loss", "Rewind")),
     (
         "Transforms",
         (
@@ -129,6 +141,8 @@ def members(found: type) -> Iterator[str]:
             continue
         comment = COMMENT.search(lines[node.lineno - 1])
         kind = f": {ast.unparse(node.annotation)}" if isinstance(node, ast.AnnAssign) else ""
+        if kind.startswith(": _"):  # a private type: the field is set by methods of the class
+            continue
         yield f"- `{target.id}{kind}`" + (f": {comment[1]}" if comment else "")
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tidemark.embedding.processor import Processor, ProcessorPart, WorkerPool
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
-    from tidemark.engine.batch import Batch, Change
-    from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
+    from tidemark.engine.batch import Batch, Change, Values
+    from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, Finished, every
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.engine.offset_update import OffsetsRefused
-    from tidemark.engine.stop_condition import StopWhen
+    from tidemark.engine.stop_condition import ChangeTest, StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.capture_change import CaptureChange
     from tidemark.model.change import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         EngineEvent,
         LogicalMessage,
         Op,
+        PartitionChange,
         PartitionEvent,
         RewriteBoundary,
         SchemaChange,
@@ -49,10 +50,20 @@ if TYPE_CHECKING:
         TidemarkError,
         WalGap,
     )
+    from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, Xid
     from tidemark.model.poison import Poison, PoisonChange
     from tidemark.model.position import Epoch, Partition, Position
+    from tidemark.model.relation import (
+        Align,
+        Column,
+        EnumLabel,
+        Relation,
+        ReplicaIdentity,
+        TypeDescription,
+        TypeKind,
+    )
     from tidemark.model.secret import Secret
-    from tidemark.runtime.plugins.consumer import Consumer, Delivery
+    from tidemark.runtime.plugins.consumer import Consumer, DeliveredItem, Delivery
     from tidemark.runtime.plugins.handler import Handler
     from tidemark.runtime.pool.pool_kind import PoolKind
     from tidemark.serializers.json_records import DebeziumJson, FlatJson
@@ -75,6 +86,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALWAYS",
+    "Align",
     "AsyncHandler",
     "BadSecret",
     "BadTransform",
@@ -83,7 +95,9 @@ __all__ = [
     "CaptureChange",
     "Cast",
     "Change",
+    "ChangeTest",
     "ChangedFieldsOnly",
+    "Column",
     "CommitPolicy",
     "ConfigError",
     "Consumer",
@@ -91,6 +105,7 @@ __all__ = [
     "CopyBoundary",
     "CorruptWal",
     "DebeziumJson",
+    "DeliveredItem",
     "Delivery",
     "Drop",
     "Engine",
@@ -98,26 +113,32 @@ __all__ = [
     "EngineGroup",
     "EngineSignal",
     "EngineState",
+    "EnumLabel",
     "Epoch",
     "Fenced",
     "Filter",
+    "Finished",
     "FlatJson",
     "Flatten",
+    "FullXid",
     "Handler",
     "IllegalTransition",
     "InternalError",
     "LogicalMessage",
     "Loss",
+    "Lsn",
     "Mask",
     "NodeUnfit",
     "NodeUnreachable",
     "OffsetsRefused",
+    "Oid",
     "OnBatch",
     "OnRow",
     "Op",
     "Order",
     "OutboxRouter",
     "Partition",
+    "PartitionChange",
     "PartitionEvent",
     "Poison",
     "PoisonChange",
@@ -125,7 +146,9 @@ __all__ = [
     "Position",
     "Processor",
     "ProcessorPart",
+    "Relation",
     "Rename",
+    "ReplicaIdentity",
     "Rewind",
     "RewriteBoundary",
     "Route",
@@ -142,26 +165,32 @@ __all__ = [
     "StateError",
     "StopStep",
     "StopWhen",
+    "SystemIdentifier",
     "TableCount",
     "TableShape",
     "TidemarkError",
+    "TimelineId",
     "TransactionBoundary",
     "TransactionEnd",
     "Transform",
     "TransformFailed",
     "Truncation",
+    "TypeDescription",
+    "TypeKind",
+    "Values",
     "WalGap",
     "WorkerPool",
+    "Xid",
     "every",
     "secret_environment",
     "secret_file",
 ]
 _MODULES = {
-    "engine.batch": ("Batch", "Change"),
+    "engine.batch": ("Batch", "Change", "Values"),
     "embedding.async_handler": ("AsyncHandler",),
     "embedding.engine": ("Engine",),
     "embedding.engine_group": ("EngineGroup",),
-    "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
+    "engine.commit_policy": ("ALWAYS", "CommitPolicy", "Finished", "every"),
     "engine.dispatch": ("Order",),
     "embedding.signals": ("EngineSignal",),
     "embedding.start_deadline": ("StartTimedOut",),
@@ -169,17 +198,18 @@ _MODULES = {
     "engine.offset_update": ("OffsetsRefused",),
     "runtime.pool.pool_kind": ("PoolKind",),
     "embedding.processor": ("Processor", "ProcessorPart", "WorkerPool"),
-    "engine.stop_condition": ("StopWhen",),
+    "engine.stop_condition": ("ChangeTest", "StopWhen"),
     "model.capture_change": ("CaptureChange",),
     "model.change": (
-        *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionEvent", "RewriteBoundary"),
-        *("SchemaChange", "SchemaEffect", "SchemaEvent", "TableCount", "TransactionBoundary"),
+        *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionChange", "PartitionEvent"),
+        *("RewriteBoundary", "SchemaChange", "SchemaEffect", "SchemaEvent", "TableCount", "TransactionBoundary"),
         *("TransactionEnd", "Truncation"),
     ),
     "model.errors": (
         *("ConfigError", "ConsumerFailed", "CorruptWal", "Fenced", "InternalError", "NodeUnfit", "NodeUnreachable"),
         *("StateError", "TidemarkError", "WalGap"),
     ),
+    "model.lsn": ("FullXid", "Lsn", "Oid", "SystemIdentifier", "TimelineId", "Xid"),
     "model.poison": ("Poison", "PoisonChange"),
     "model.position": ("Epoch", "Partition", "Position"),
     "io.process.secret_sources": (
@@ -187,8 +217,11 @@ _MODULES = {
         "secret_environment",
         "secret_file",
     ),
+    "model.relation": (
+        *("Align", "Column", "EnumLabel", "Relation", "ReplicaIdentity", "TypeDescription", "TypeKind"),
+    ),
     "model.secret": ("Secret",),
-    "runtime.plugins.consumer": ("Consumer", "Delivery"),
+    "runtime.plugins.consumer": ("Consumer", "DeliveredItem", "Delivery"),
     "runtime.plugins.handler": ("Handler",),
     "serializers.json_records": ("DebeziumJson", "FlatJson"),
     "serializers.serializer": (

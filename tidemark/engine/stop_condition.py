@@ -21,6 +21,7 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 
 ChangeTest = Callable[[str, Change], bool]
+"""Returns whether a change, of the table `schema.table`, is the one at which an engine stops."""
 _COLUMNS = ("_tli", "_commit_lsn", "_ordinal")
 _NO_EPOCH = Epoch(TimelineId(0), 0)  # a test gets no epoch
 

@@ -7,8 +7,11 @@ from tidemark.model.errors import InvalidLsn
 Lsn = NewType("Lsn", int)
 """A byte position in the write-ahead log, 64 bits."""
 TimelineId = NewType("TimelineId", int)
+"""The number of a timeline: a promotion begins the next one."""
 SystemIdentifier = NewType("SystemIdentifier", int)
+"""The number of a cluster, which its standbys have as well."""
 Oid = NewType("Oid", int)
+"""The number of an object of the catalogs; unique for tables of one database."""
 Xid = NewType("Xid", int)
 """A 32-bit transaction id as records carry it; compare through `FullXid` only."""
 FullXid = NewType("FullXid", int)

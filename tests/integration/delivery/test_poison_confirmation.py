@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
 from tests.support.forged.deliveries import OWNER, SELECTED_TABLES
-from tests.support.forged.groups import batch, group
+from tests.support.forged.groups import DATABASE, TIMELINE, batch, group
 from tests.support.plugins.bad_plugins import AcceptingConsumer
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.histories import empty_history
@@ -22,7 +23,9 @@ from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
+from tidemark.model.lsn import FullXid, Lsn
 from tidemark.model.position import Epoch, Partition
+from tidemark.model.relation import KnownDatabase
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.delivery.consumer_target import ConsumerTarget
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
@@ -30,6 +33,8 @@ from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandli
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
 from tidemark.runtime.pool.pool_parts import PoolPart
+from tidemark.wire.state.state_keys import BEGINNING
+from tidemark.wire.state.values import Beginning
 
 IN_A_ROW = 3
 BOUND = 100  # bytes: less than two groups
@@ -208,6 +213,21 @@ def test_a_change_that_was_parked_and_is_delivered_later_is_parked_no_more(
     assert captures.left_out == [3], "it failed again"
     captures.deliver(6, 7)
     assert captures.left_out == [3], "it was confirmed: the stream does not have it again"
+
+
+@pytest.mark.feature("P16")
+def test_a_parked_change_follows_the_rename_of_its_database(captures: PoisonCaptures) -> None:
+    with captures.store.transaction(None) as transaction:
+        transaction.put(BEGINNING, Beginning(TIMELINE, Lsn(1), FullXid(3), {DATABASE: "shop"}))
+    captures.target.refuses = {1}
+    assert captures.deliver(1, 2)
+    renamed = replace(group(300, [batch(300, [3])]), databases={DATABASE: KnownDatabase("store", "UTF8")})
+    made = captures.begun()
+    made.deliver(renamed)
+    made.close()
+    with captures.store.reading() as transaction:
+        (change,) = ParkedTable(transaction).changes()
+    assert (change.database, captures.confirmed) == ("store", 3)
 
 
 @pytest.mark.feature("P16")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_origin
 
 import pytest
 
@@ -47,9 +48,10 @@ def test_each_public_name_is_defined_and_listed() -> None:
 
 
 def test_each_public_name_has_a_docstring() -> None:
+    """NB: that of an alias of a type is below it; `scripts/reference_page.py` refuses one without."""
     for name in tidemark.__all__:
         found = getattr(tidemark, name)
-        if isinstance(found, type) or callable(found):
+        if get_origin(found) is None and callable(found):
             assert found.__doc__, name
 
 

@@ -14,6 +14,13 @@ import tidemark
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "reference_page.py"
 PAGES = ("README.md", "docs/engine.md", "docs/consumers.md", "docs/transforms.md", "docs/debezium.md")
+OF_OTHERS = {
+    *("None", "bool", "bytes", "float", "frozenset", "int", "object", "str", "tuple", "type", "BaseException"),
+    *("AsyncIterator", "Callable", "ClassVar", "Ellipsis", "Iterable", "Iterator", "Mapping", "Sequence"),
+    *("Path", "datetime"),
+    *("Handled", "UNIT_contra"),  # the type variables of `AsyncHandler` and `Handler`
+    *("pa", "DataType", "Field", "RecordBatch", "Schema", "StructArray", "StructType"),  # of pyarrow
+}
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -25,6 +32,28 @@ def test_the_reference_is_current() -> None:
 def test_each_public_name_is_in_the_reference_once() -> None:
     page = (ROOT / "docs" / "reference.md").read_text()
     assert sorted(re.findall(r"^### `(\w+)`$", page, re.MULTILINE)) == tidemark.__all__
+
+
+def test_types_of_public_names_are_public() -> None:
+    """Otherwise an application cannot annotate what it passes on, or create a position."""
+    lines = (ROOT / "docs" / "reference.md").read_text().splitlines()
+    shown = [found[1] for line in lines if (found := re.match(r"- `(\w+[(:].*?)`(?:: |$)", line))]
+    signatures = [text for block in BLOCK.findall("\n".join(lines)) for text in block.strip().split("\n\n")]
+    used = {name for text in (*shown, *signatures) for name in names_in_annotations(text)}
+    assert {"Change", "Lsn", "Relation"} <= used
+    assert used - {*tidemark.__all__} <= OF_OTHERS
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("hint: 'TypeDescription | None'", ["None", "TypeDescription"]),
+        ('rows(of: Mapping[str, Column], at=Order.TOTAL) -> "Batch"', ["Batch", "Column", "Mapping", "str"]),
+        ("Engine(\n    dsn: str,\n    *names: Oid\n)", ["Oid", "str"]),
+    ],
+)
+def test_names_in_annotations_are_found(text: str, names: list[str]) -> None:
+    assert sorted(set(names_in_annotations(text))) == names
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -47,6 +76,18 @@ def test_the_example_packages_use_public_names_alone(package: str, needed: set[s
 def test_names_of_modules_of_tidemark_are_found() -> None:
     source = "import tidemark\nfrom tidemark.engine.batch import Batch\nfrom tidemark import Mask\ntidemark.Engine()\n"
     assert sorted(names_of_tidemark(ast.parse(source))) == ["Engine", "Mask", "engine.batch"]
+
+
+def names_in_annotations(text: str) -> Iterator[str]:
+    """Yield the names in the annotations of a field, `name: type`, or of a signature, `name(...) -> type`."""
+    tree = ast.parse(f"def {text}: ..." if "(" in text.partition(":")[0] else text)
+    for node in ast.walk(tree):
+        found = node.returns if isinstance(node, ast.FunctionDef) else getattr(node, "annotation", None)
+        for each in ast.walk(found) if found is not None else ():
+            if isinstance(each, ast.Name):
+                yield each.id
+            elif isinstance(each, ast.Constant):
+                yield from re.findall(r"\w+", str(each.value))
 
 
 def names_of_tidemark(tree: ast.Module) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.forged.groups import DATABASE, batch, position, relation
 from tests.support.plugins.bad_plugins import leaking
-from tidemark import Cast, Drop, Filter, Mask, OnBatch, OnRow, Rename, Secret, Transform
+from tidemark import Cast, Drop, Filter, Mask, OnBatch, OnRow, Rename, Route, Secret, Transform
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.model.change import (
     ChangeBatch,
@@ -25,10 +25,10 @@ from tidemark.model.change import (
     Truncation,
 )
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import Lsn, TimelineId, Xid
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Epoch, Pointer
-from tidemark.model.relation import Relation
+from tidemark.model.relation import KnownDatabase, Relation
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, TransformFailed
 
@@ -157,6 +157,21 @@ def test_an_error_of_a_users_function_at_the_start_names_the_table() -> None:
 
     with pytest.raises(TransformFailed, match=r"a transform of OnBatch\(.*raising\) raised KeyError on public.account"):
         transforms_of(OnBatch(raising)).check([(DATABASE, relation())], keeps_tables=True)
+
+
+def test_tables_with_equal_oids_in_two_databases_are_routed_by_the_present_name_of_their_own() -> None:
+    """As in a database that was created from another one as its template, and then replaced it."""
+    template, copied = Oid(1), Oid(2)
+    made = GroupTransforms([Route("{database}")], TypeMapping(), EPOCH, {template: "shop", copied: "new"})
+
+    def names() -> list[str]:
+        rows = batch(100, [1])
+        return [made.batches(replace(rows, database=database))[0].table for database in (template, copied)]
+
+    assert names() == ["shop", "new"]
+    present = {template: KnownDatabase("old", "UTF8"), copied: KnownDatabase("shop", "UTF8")}
+    made.learn(replace(group_of(), databases=present))
+    assert names() == ["old", "shop"]
 
 
 def test_rows_in_another_form_than_declared_do_not_reach_the_outbox() -> None:

@@ -130,6 +130,35 @@ def test_a_copy_drops_what_its_rows_replace_and_nothing_else(store: StateStore) 
     assert sorted(numbers(store)) == [2, 4]
 
 
+def parked_in(store: StateStore) -> list[tuple[int, str]]:
+    with store.reading() as transaction:
+        return sorted((each.number, each.database) for each in ParkedTable(transaction).changes())
+
+
+def test_changes_follow_the_renames_of_their_databases_up_to_a_position(store: StateStore) -> None:
+    other, later = replace(change(100), database="new"), change(300)
+    park(store, change(100), change(100), other, later)
+    with store.transaction(None) as transaction:
+        names = {"shop": "shop_of_last_year", "new": "shop"}
+        ParkedTable(transaction).rename_databases(names, change(200).position)
+        ParkedTable(transaction).rename_databases({"absent": "x"}, later.position)
+    assert parked_in(store) == [(1, "shop_of_last_year"), (2, "shop_of_last_year"), (3, "shop"), (4, "shop")]
+    ledger = parked_ledger(store)
+    with store.transaction(None) as transaction:
+        table = ParkedTable(transaction)
+        assert table.drop_of("shop", relation().oid, later.position) == 2
+        assert table.request(None) == 2
+    assert (ledger.count, ledger.last_number, parked_ledger(store).count) == (4, 4, 2)
+    assert park(store, change(400)) == [5]
+
+
+def test_databases_that_exchange_their_names_exchange_their_changes(store: StateStore) -> None:
+    park(store, change(100), replace(change(100), database="new"))
+    with store.transaction(None) as transaction:
+        ParkedTable(transaction).rename_databases({"shop": "new", "new": "shop"}, change(100).position)
+    assert parked_in(store) == [(1, "new"), (2, "shop")]
+
+
 def test_a_skipped_change_that_comes_again_is_counted_once(store: StateStore) -> None:
     for lsn in (100, 200, 100):
         with store.transaction(None) as transaction:

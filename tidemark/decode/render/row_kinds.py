@@ -15,6 +15,8 @@ from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 RowFlags = npt.NDArray[np.bool_]
 OPS = tuple(Op)
 _OP_BITS, _KIND_BITS = 4, 2
+_NUMBERS = np.zeros(256, np.int64)  # the index in `OPS`, by letter
+_NUMBERS[[ord(op.value) for op in OPS]] = range(len(OPS))
 
 
 class RowKind(NamedTuple):
@@ -65,9 +67,7 @@ def letters(rows: pa.RecordBatch) -> Int64Array:
     column = rows.column("_op")
     _, offsets, data = column.buffers()
     begin = np.frombuffer(offsets, np.int32)[column.offset] if len(column) else 0
-    numbers = np.zeros(256, np.int64)
-    numbers[[ord(op.value) for op in OPS]] = range(len(OPS))
-    return numbers[np.frombuffer(data or b"", np.uint8)[begin : begin + len(column)]]
+    return _NUMBERS[np.frombuffer(data or b"", np.uint8)[begin : begin + len(column)]]
 
 
 def there(column: pa.Array) -> RowFlags:

@@ -5,18 +5,19 @@ of one position that a transform multiplied have numbers in the key; only a late
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.errors import ConfigError, ConsumerFailed
-from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Position
+from tidemark.model.relation import KnownDatabase
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.parked import ParkedChange, ParkedLedger, SkipLog, SkippedChange, decode_parked, encode_parked
 from tidemark.wire.state.key import DamagePolicy
-from tidemark.wire.state.state_keys import PARKED, SKIPPED
+from tidemark.wire.state.state_keys import BEGINNING, PARKED, SKIPPED
 
 TABLE = "parked"
 _PLACE = struct.Struct(">IQQI")  # timeline, commit LSN, ordinal, relation
@@ -124,6 +125,17 @@ class ParkedTable:
         found = [each for each in self.changes() if (each.database, each.relation.oid) == (database, relation)]
         return self.discard([each.number for each in found if each.op == COPIED_OP or each.position <= upto])
 
+    def rename_databases(self, present: Mapping[str, str], upto: Position) -> None:
+        """Give changes up to a position the `present` names of their databases, by the former ones."""
+        found = [entry for entry in self._entries() if entry[1].database in present and entry[1].position <= upto]
+        for key, _, _ in found:  # all at first: databases may exchange their names
+            self._transaction.store(TABLE, key, None)
+        for _, change, row in found:
+            renamed = replace(change, database=present[change.database])
+            self._transaction.store(TABLE, self._free_key(renamed), encode_parked(renamed, row))
+        if found:
+            self._transaction.put(PARKED, replace(self._measured(), last_number=self.ledger().last_number))
+
     def drop_dead(self, first: Position, timeline: TimelineId) -> int:
         """Delete the changes of a dead branch, copied rows too: [first, ...] of its timeline; return how many."""
         found = [each for each in self.changes() if each.position.timeline == timeline and each.position >= first]
@@ -173,20 +185,31 @@ class ParkedTable:
 
     def _place(self, change: ParkedChange) -> tuple[bytes, tuple[ParkedChange, int] | None]:
         """Return the key of a change, and the same change of an earlier epoch, with its bytes, if it is there."""
+        for key, stored in self._keys(change):
+            if stored is None:
+                return key, None
+            known, _ = _readable(stored)
+            if known is None:  # it stays, and so does the change beside it
+                continue
+            if known.epoch < change.epoch:
+                return key, (known, len(stored))
+        raise _no_key(change)
+
+    def _free_key(self, change: ParkedChange) -> bytes:
+        found = next((key for key, stored in self._keys(change) if stored is None), None)
+        if found is None:
+            raise _no_key(change)
+        return found
+
+    def _keys(self, change: ParkedChange) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield the keys of a change's place, each with what is stored there."""
         at = change.position
         place = _PLACE.pack(at.timeline, at.commit_lsn, at.ordinal, change.relation.oid)
         database = change.database.encode("utf-8", "surrogateescape")
         there = dict(self._transaction.stored(TABLE, place))
         for copy in range(COPIES_MAX):
             key = place + _COPY.pack(copy) + database
-            if key not in there:
-                return key, None
-            known, _ = _readable(there[key])
-            if known is None:  # it stays, and so does the change beside it
-                continue
-            if known.epoch < change.epoch:
-                return key, (known, len(there[key]))
-        raise ParkedFull(f"{COPIES_MAX} rows of {change.table} at {at} are parked")
+            yield key, there.get(key)
 
     def _rewrite(self, numbers: Collection[int] | None, changed: Callable[[ParkedChange], ParkedChange | None]) -> int:
         """Store what `changed` returns, or delete, for each of the changes, None: all; return how many."""
@@ -202,6 +225,23 @@ class ParkedTable:
         unknown = sorted({*(numbers or ())} - {change.number for change in self.changes()})
         if unknown:
             raise UnknownParked(f"no parked change has the number {unknown[0]}")
+
+
+def rename_parked(transaction: StateTransaction, known: Mapping[Oid, KnownDatabase], upto: Position) -> None:
+    """Let parked changes follow a rename of their database, before its name is recorded.
+
+    Otherwise a copy does not drop the older rows of its table, but those of a database that has the name now.
+    """
+    beginning = transaction.get(BEGINNING) if known else None
+    recorded = {} if beginning is None else beginning.databases
+    present = {recorded[oid]: database.name for oid, database in known.items() if oid in recorded}
+    renamed = {former: name for former, name in present.items() if former != name}
+    if renamed:
+        ParkedTable(transaction).rename_databases(renamed, upto)
+
+
+def _no_key(change: ParkedChange) -> ParkedFull:
+    return ParkedFull(f"{COPIES_MAX} rows of {change.table} at {change.position} are parked")
 
 
 def _readable(stored: bytes) -> tuple[ParkedChange | None, bytes]:

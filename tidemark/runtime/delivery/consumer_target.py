@@ -32,7 +32,7 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
-from tidemark.io.parked.parked_table import ParkedTable
+from tidemark.io.parked.parked_table import ParkedTable, rename_parked
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.confirmed_file import ConfirmedFile
 from tidemark.io.state.history_files import HistoryWriter
@@ -412,6 +412,7 @@ class ConsumerTarget:
             for record in self._records:
                 record.record(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
+                rename_parked(transaction, offered.group.databases, offered.group.last.position)
                 transaction.record_databases(offered.group.databases)
             self._drop_delivered(transaction, last.last.position)
             delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))
