@@ -13,7 +13,7 @@ from tidemark.model.errors import ExitCode
 
 @pytest.fixture(scope="module")
 def forked() -> Iterator[None]:
-    """Start Tidemark's programs by forks: for modules that check what a program reports, and kill none."""
+    """Start Tidemark's programs by forks: for modules that check what a program reports, and for the campaign."""
     with forked_programs():
         yield
 

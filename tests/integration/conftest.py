@@ -18,7 +18,7 @@ from tests.support.servers.standby import standby_of
 
 @pytest.fixture(scope="session", autouse=True)
 def programs() -> Iterator[None]:
-    """Start Tidemark's programs, also the servers' archive command, by forks; `faults` and `e2e` execute them."""
+    """Start Tidemark's programs, also the servers' archive command, by forks; `e2e` and most kills execute them."""
     with forked_programs(), forked_archiving():
         yield
 
