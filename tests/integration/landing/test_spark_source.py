@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ from tidemark.pipeline.source.offsets import Offset, OffsetMovedBack, OutboxRepl
 from tidemark.pipeline.source.opened_values import in_order
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.outbox_range import PARTITION_BYTES
-from tidemark.pipeline.source.stream import OutboxStreamReader
+from tidemark.pipeline.source.stream import LOOK_S, LOOK_S_MAX, OutboxStreamReader
 from tidemark.pipeline.source.value_contents import SCHEMA, ValueContents
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
@@ -142,6 +143,27 @@ def test_a_trigger_waits_no_longer_than_its_bound(state: Path) -> None:
     end = offset(group_ends(state)[-1])
     assert reader_of(state, pollTimeoutMs="0").latestOffset(end, ReadAllAvailable()) == end
     assert reader_of(state, pollTimeoutMs="50").latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_looks_for_values_become_rare_while_there_are_none(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, sleeps = 0.0, list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        sleeps.append(seconds)
+
+    monkeypatch.setattr("tidemark.pipeline.source.stream.time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    end, reader = offset(group_ends(state)[-1]), reader_of(state, pollTimeoutMs="500")
+    for _ in range(10):
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert (sleeps[0], max(sleeps)) == (LOOK_S, LOOK_S_MAX)
+    assert sum(sleeps) == pytest.approx(5)
+    feed(state, [groups.group(1 << 40, [groups.batch(1 << 40, [1])])])
+    newest = reader.latestOffset(end, ReadAllAvailable())
+    sleeps.clear()
+    assert reader.latestOffset(newest, ReadAllAvailable()) == newest
+    assert sleeps[0] == LOOK_S
 
 
 def test_a_query_of_what_is_available_waits_for_no_more(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

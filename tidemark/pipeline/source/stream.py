@@ -27,7 +27,9 @@ from tidemark.pipeline.source.query_table import ChangesMissing, SchemaChanged
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.wire.values import ValueKind
 
-LOOK_S, SERVER_LOOK_S = 0.02, 0.05  # between two looks for new values, by the state folder and by a request
+LOOK_S, LOOK_S_MAX = 0.02, 0.05  # between two looks for new values: at first, and after a long time without one
+SERVER_LOOK_S, SERVER_LOOK_S_MAX = 0.05, 0.25  # the same by requests to a server
+LOOK_SHARE = 0.1  # of the time without values
 TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode
 
 
@@ -40,6 +42,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Sequence | None = None  # of AvailableNow
         self._awaited: tuple[Sequence, float] | None = None  # a group whose transaction continues, and until when
         self._confirmed: Sequence | None = None  # as applied, by this query run
+        self._quiet_since_s: float | None = None  # without new values
 
     @stating_remedies()
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -87,6 +90,8 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             while True:
                 head = outbox.head()
                 end = self._next_end(outbox, after, bytes_max)
+                if end > after:
+                    self._quiet_since_s = None
                 if end > after or self._target is not None or not self._await_values(outbox, head, until_s):
                     return self._offset(end)
 
@@ -100,14 +105,21 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _await_values(self, outbox: OutboxPort, head: Sequence, until_s: float) -> bool:
         """Wait until the outbox has values after `head`; false if it has none at `until_s`."""
-        look_s = LOOK_S if self._options.server is None else SERVER_LOOK_S
         if self._awaited is not None and self._awaited[0] == head:
             until_s = min(until_s, self._awaited[1])
-        while (remaining_s := until_s - time.monotonic()) > 0:
-            time.sleep(min(look_s, remaining_s))
+        while (remaining_s := until_s - (now_s := time.monotonic())) > 0:
+            time.sleep(min(self._look_s(now_s), remaining_s))
             if outbox.head() != head:
+                self._quiet_since_s = None
                 return True
         return False
+
+    def _look_s(self, now_s: float) -> float:
+        """Return the time to the next look, which grows with the time without values."""
+        least_s, most_s = (LOOK_S, LOOK_S_MAX) if self._options.server is None else (SERVER_LOOK_S, SERVER_LOOK_S_MAX)
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        return min(most_s, max(least_s, LOOK_SHARE * (now_s - self._quiet_since_s)))
 
     def _complete_transactions(self, outbox: OutboxPort, after: Sequence, end: Sequence) -> Sequence:
         """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
