@@ -37,7 +37,7 @@ from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.result_target import FolderTarget
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.runtime.replay.offline import ends_early
+from tidemark.runtime.replay.offline import WAIT_FOR_SEGMENT, ends_early
 from tidemark.runtime.seed.copy_plan import is_changed_selection
 from tidemark.wire.state.copy_progress import CopyPhase
 
@@ -169,7 +169,7 @@ class EarlierAdditions:
                 return earlier.complete()
             raise NothingEarlier(f"{table.qualified_name}: its log begins at {earlier.end}")
         if wal.archive.last_lsn() < earlier.end.commit_lsn:
-            raise ends_early(wal.archive, wal.archive.last_lsn(), earlier.end.commit_lsn)
+            raise ends_early(wal.archive, wal.archive.last_lsn(), earlier.end.commit_lsn, hint=WAIT_FOR_SEGMENT)
         interrupted_lsn = earlier.interrupted_lsn
         if interrupted_lsn is not None:  # its events are recorded
             from_lsn = min(from_lsn, interrupted_lsn)

@@ -1,6 +1,6 @@
 """The changes of one table in archived WAL, decoded as the daemons of a capture decode those of a selected table."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,14 @@ class EarlierWal:
             behind=parse_visibility(beginning.snapshot) if beginning is not None and beginning.snapshot else None,
         )
 
+    def messages_after(self, of: TableId, after: Position, end: Position) -> Iterator[ChangeGroup]:
+        """Yield the logical messages that the configuration selects, after a position; up to `end` as above.
+
+        `of`: their log. It is no table: there are no rows with them.
+        """
+        lsns = LsnRange(after.commit_lsn, Lsn(end.commit_lsn + 1))
+        return self._groups(of, lsns, after=after, selects_message=self.config.select.selection().selects_message)
+
     def _groups(
         self,
         of: TableId,
@@ -76,6 +84,7 @@ class EarlierWal:
         copied: Copied = nothing_copied,
         copied_by: Collection[Visibility] = (),
         behind: Visibility | None = None,
+        selects_message: Callable[[str], bool] = lambda _prefix: False,
     ) -> Iterator[ChangeGroup]:
         start = begin_from_history(
             self.view,
@@ -91,7 +100,7 @@ class EarlierWal:
             selected=lambda relation: relation.oid == of[1],
             root_of=partial(_root_of, of[1], selection.root_of),
             excluded=selection.excluded_origins(),
-            selects_message=lambda _prefix: False,
+            selects_message=selects_message,
             copied=copied,
             copied_by=copied_by,
             after=after,

@@ -80,6 +80,11 @@ class HeldLake:
         items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
         return [item for item in items if not isinstance(item, LogicalMessage) and item.database == database]
 
+    def messages(self, group: ChangeGroup, database: Oid) -> Sequence[LogicalMessage]:
+        """Return the logical messages of a group in one database, after the transforms of the configuration."""
+        items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
+        return [item for item in items if isinstance(item, LogicalMessage) and item.database == database]
+
     def shapes(self, relation: Relation) -> pa.StructType:
         """Return the live columns of a version in Arrow."""
         return shape_of(relation, self.databases.types)

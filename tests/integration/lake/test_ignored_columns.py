@@ -13,6 +13,7 @@ from tests.support.lakes.lakes import IDENTITY, CrashingFeed, batch, log_rows, r
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, act, column
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
 from tidemark.model.relation import ReplicaIdentity
+from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.landing.table_overview import faults_of
@@ -206,6 +207,31 @@ def test_the_columns_are_those_from_before_the_policy_took_effect(pinned: Pinned
     pinned.insert(id=3, later="l")
     assert pinned.land(EVOLVE).pinned is None
     assert pinned.columns == ["id", "remark", "big", "extra", "later"]
+
+
+def test_a_table_whose_first_changes_were_given_up_gets_the_columns_of_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "RETRY_WAITS_S", ())
+    pinned, folder = PinnedLake(tmp_path), tmp_path / FOLDER
+    folder.parent.mkdir(parents=True)
+    folder.touch()  # it cannot be created
+    pinned.insert(id=1, note="a", big="b")
+    assert pinned.land().state is TableState.PAUSED
+    folder.unlink()
+    pinned.table.add_column("extra", "constant")
+    pinned.insert(id=2, note="c", extra="x", big="d")
+    of, items = (DATABASE, pinned.table.oid), pinned.table.delivered()
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, config=LakeConfig((IGNORE,)))
+    lake.give_up([of], "no room")
+    lake.apply(batch(items[1:]))
+    assert lake.positions.tables[of].state is TableState.DIVERGED
+    assert lake.positions.tables[of].pinned is None
+    missed = [(one.sequence, one.item) for one in items]
+    lake.catch_up(of, missed, lake.positions.applied.sequence, FaultKind.DIVERGED)
+    assert lake.positions.tables[of].state is TableState.LIVE
+    assert pinned.columns == ["id", "note", "big"]
+    assert pinned.replica == [(1, "a", "b"), (2, "c", "d")]
 
 
 def test_a_table_with_only_a_log_is_not_paused_for_its_key(pinned: PinnedLake) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -140,6 +141,29 @@ def test_a_positions_table_that_another_writer_created_is_read_unchanged(lake: P
     write_deltalake(str(copy / FOLDER), delta(lake).to_pyarrow_table())
     assert list(opened(copy).tables.values()) == [ORDERS, ITEMS]
     assert opened(copy).applied == NOTHING
+
+
+def test_faults_are_read_as_they_were_written_also_those_of_an_earlier_version(tmp_path: Path) -> None:
+    """That recorded only in the reason that the changes of a table were given up."""
+    paused = Fault(FaultKind.PAUSED, "a full disk", AT, Sequence(3), replace(AT, ordinal=9))
+    deferred, damaged = replace(paused, kind=FaultKind.DEFERRED), Fault(FaultKind.DIVERGED, "damaged", AT)
+    faults = [paused, paused.given_up("no room"), deferred.given_up("no room"), damaged]
+    assert [fault.is_given_up for fault in faults] == [False, True, True, False]
+    written = [table(number, log=replace(LOG, fault=fault)) for number, fault in enumerate(faults, 1)]
+    opened(tmp_path / "lake").write(OUTBOX, written, APPLIED)
+    assert list(opened(tmp_path / "lake").tables.values()) == written
+    rows = delta(tmp_path / "lake").to_pyarrow_table()
+    names = ("kind", "reason", "timeline", "commit_lsn", "ordinal", "sequence")
+    for column in ("log_fault", "replica_fault"):
+        earlier = [fault and {name: fault[name] for name in names} for fault in rows.column(column).to_pylist()]
+        kept = pa.struct([rows.schema.field(column).type.field(name) for name in names])
+        rows = rows.set_column(rows.schema.get_field_index(column), column, pa.array(earlier, kept))
+    write_deltalake(str(tmp_path / "earlier" / FOLDER), rows)
+    found = opened(tmp_path / "earlier")
+    read = [one.log.fault for one in found.tables.values()]
+    assert read == [replace(fault, complete_to=None) for fault in faults]
+    found.write(OUTBOX, found.tables.values(), APPLIED)
+    assert [one.log.fault for one in opened(tmp_path / "earlier").tables.values()] == read
 
 
 @pytest.mark.feature("X11")

@@ -32,7 +32,7 @@ SCHEMA = pa.schema([("lsn", pa.int64())])
 NAME = "table"
 COPY_AT = 20
 ATTEMPTS = len(targets.RETRY_WAITS_S) + 1
-SINCE = OutboxSequence(3)
+SINCE = Applied(OutboxSequence(3), Position(TimelineId(1), Lsn(2), 0))  # of the lake
 TRIES_MAX = 20
 RELATION = ScriptedTable().relation
 Written = Callable[["ScriptedTarget"], None]
@@ -248,7 +248,7 @@ def assert_paused(outcome: Outcome, reason: str) -> None:
     fault = outcome.target.fault
     assert fault is not None
     assert fault.reason.startswith(reason)
-    assert (fault.kind, fault.sequence) == (FaultKind.PAUSED, SINCE)
+    assert (fault.kind, fault.sequence) == (FaultKind.PAUSED, SINCE.sequence)
 
 
 def test_a_full_disk_is_raised_as_what_it_is(target: ScriptedTarget) -> None:
@@ -293,10 +293,10 @@ def test_a_paused_table_catches_up_in_slices(target: ScriptedTarget) -> None:
     target.errors = [LakeFailed("boom")] * ATTEMPTS
     target.take(target.apply_batch([message(2)]))
     behind = target.take(target.catch_up([message(4)], upto=4, is_last=False))
-    assert behind.target.fault == Fault(FaultKind.PAUSED, "boom", at(4), OutboxSequence(4))
+    assert behind.target.fault == Fault(FaultKind.PAUSED, "boom", at(4), OutboxSequence(4), SINCE.position)
     target.errors = [TableStopped("a property")]
     stopped = target.take(target.catch_up([message(5)], upto=5, is_last=True))
-    assert stopped.target.fault == Fault(FaultKind.PAUSED, "a property", at(4), OutboxSequence(4))
+    assert stopped.target.fault == Fault(FaultKind.PAUSED, "a property", at(4), OutboxSequence(4), at(4))
     assert target.take(target.catch_up([message(4), message(5)], upto=5, is_last=True)).target.fault is None
     assert target.rows == [1, 4, 5]
 

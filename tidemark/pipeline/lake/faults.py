@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position, Sequence
+from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 
 
@@ -26,6 +27,9 @@ FAULT = pa.struct(
         pa.field("reason", pa.string()),
         *_POSITION,
         pa.field("sequence", pa.int64()),  # of a paused or deferred table: the outbox keeps its changes after it
+        # NULL: an earlier version of Tidemark recorded the fault
+        pa.field("complete_to", POSITION),
+        pa.field("is_given_up", pa.bool_()),
     ]
 )
 BREAK = pa.struct(
@@ -51,22 +55,28 @@ class FaultKind(Enum):
 class Fault:
     """Why a table is not written; `position` is that of its last written change.
 
-    A paused or deferred table contains everything up to the outbox value `sequence`.
+    A paused or deferred table contains everything up to the outbox value `sequence`, and up to the position
+    `complete_to`, which the lake had then. A table that `is_given_up` lacks the changes after that, and is otherwise
+    intact: the outbox does not keep them any longer.
     """
 
     kind: FaultKind
     reason: str
     position: Position
     sequence: Sequence = NO_SEQUENCE
+    complete_to: Position | None = None  # None: not recorded, or of another fault
+    is_given_up: bool = False
 
     def given_up(self, why: str) -> "Fault":
         """Return the fault of the same table after the changes that it needs from the outbox were given up."""
-        return Fault(FaultKind.DIVERGED, f"it was {self.kind.value} ({self.reason}), and {why}", self.position)
+        reason = f"it was {self.kind.value} ({self.reason}), and {why}"
+        return Fault(FaultKind.DIVERGED, reason, self.position, complete_to=self.complete_to, is_given_up=True)
 
     @property
-    def is_given_up(self) -> bool:
-        """Return whether the changes since a pause were given up: the table lacks them, and is otherwise intact."""
-        return self.kind is FaultKind.DIVERGED and self.reason.startswith(f"it was {FaultKind.PAUSED.value} (")
+    def contained(self) -> Applied:
+        """Return up to where the table contains all changes."""
+        position = self.position if self.complete_to is None else max(self.position, self.complete_to)
+        return Applied(self.sequence, position)
 
 
 NOT_SELECTED = "the table was not selected"
@@ -126,6 +136,8 @@ def target_columns(name: str, target: LakeEntry) -> dict[str, object]:
             "reason": fault.reason,
             **position_columns(fault.position),
             "sequence": fault.sequence,
+            "complete_to": fault.complete_to and position_columns(fault.complete_to),
+            "is_given_up": fault.is_given_up,
         },
     }
 
@@ -137,8 +149,22 @@ def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
     recorded = Recorded(version, str(row.get(f"{name}_id") or ""), token if isinstance(token, int) else None)
     if not isinstance(fault, dict):
         return LakeEntry(recorded)
-    sequence = Sequence(int(fault.get("sequence") or NO_SEQUENCE))
-    return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), parse_position(fault), sequence))
+    return LakeEntry(recorded, _parse_fault(fault))
+
+
+def _parse_fault(row: Mapping[str, object]) -> Fault:
+    kind, reason, sequence = FaultKind(row["kind"]), str(row["reason"]), row.get("sequence")
+    complete_to, is_given_up = row.get("complete_to"), row.get("is_given_up")
+    if is_given_up is None:  # an earlier version of Tidemark recorded only the reason
+        is_given_up = kind is FaultKind.DIVERGED and reason.startswith(("it was paused (", "it was deferred ("))
+    return Fault(
+        kind,
+        reason,
+        parse_position(row),
+        Sequence(sequence) if isinstance(sequence, int) else NO_SEQUENCE,
+        parse_position(complete_to) if isinstance(complete_to, dict) else None,
+        bool(is_given_up),
+    )
 
 
 def break_columns(gap: LogBreak) -> dict[str, object]:

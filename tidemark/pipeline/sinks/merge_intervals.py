@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tidemark.io.process.lake_config import LakeTableConfig
 from tidemark.model.change import CopyBoundary
-from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.sinks.steps import Delivered
@@ -39,7 +39,7 @@ class MergeIntervals:
         known: TablePosition | None,
         items: Sequence[Delivered],
         *,
-        since: OutboxSequence,
+        since: Applied,
         settings: LakeTableConfig,
     ) -> Outcome | None:
         """Return the result for a replica that is not merged in this batch, which begins after `since`; else None.
@@ -54,7 +54,7 @@ class MergeIntervals:
             self.record_merge(of)
             return None
         reason = f"merge_interval_s = {settings.merge_interval_s} in [[lake.tables]], pattern {settings.pattern}"
-        fault = Fault(FaultKind.DEFERRED, reason, target.applied.position, since)
+        fault = Fault(FaultKind.DEFERRED, reason, target.applied.position, since.sequence, since.position)
         return Outcome(replace(target.known, fault=fault), target.applied)
 
 

@@ -193,7 +193,7 @@ class Lake:
         def write(target: TargetTable, some: Sequence[StoredItem]) -> Outcome:
             fault = target.known.fault
             if fault is None and kind is not FaultKind.DEFERRED:
-                return apply_batch(target, some, applied.sequence, self._is_over)
+                return apply_batch(target, some, applied, self._is_over)
             if fault is not None and fault.kind is kind and (kind is not FaultKind.DIVERGED or fault.is_given_up):
                 return catch_up(target, some, upto, is_last=is_last, is_over=self._is_over)
             return Outcome(target.known, target.applied)
@@ -218,11 +218,12 @@ class Lake:
         """Apply `batch` to every table, then record it in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
         self.positions.check_present()
-        since = self.positions.applied.sequence
+        since = self.positions.applied
         if batch.outbox != self.positions.outbox:
-            since = OutboxSequence(batch.items[0][0] - 1) if batch.items else batch.end
+            before = OutboxSequence(batch.items[0][0] - 1) if batch.items else batch.end
+            since = replace(since, sequence=before)
             self.give_up(self.paused.keys(), "another outbox continues the lake, without the changes of its pause")
-            self._rebase_deferred(batch, since)
+            self._rebase_deferred(batch, before)
         whole = split_items(batch.items)
         split = without_notices(whole, self.positions.tables)
         self._add_maintained(split)
@@ -258,7 +259,7 @@ class Lake:
         def result(target: Future[Outcome]) -> Outcome:
             outcome = target.result()
             reason = lagging.get(outcome.table.uri) if outcome.table is not None else None
-            return outcome if reason is None else paused_outcome(outcome, reason, batch.end)
+            return outcome if reason is None else paused_outcome(outcome, reason, batch_applied(batch))
 
         touched = [
             self._reached(of, items, result(log), result(kept), whole.tables.get(of, ()))

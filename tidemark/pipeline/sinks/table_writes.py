@@ -184,9 +184,9 @@ class TableWrites:
             self._kept.keep(outcome.table)
 
     def replica(
-        self, table: TableId, items: Sequence[Delivered], write: WriteTarget, since: OutboxSequence | None = None
+        self, table: TableId, items: Sequence[Delivered], write: WriteTarget, since: Applied | None = None
     ) -> Outcome:
-        """Merge a table's items into its replica; it may be deferred in a batch that begins after the value `since`."""
+        """Merge a table's items into its replica; it may be deferred in a batch that begins after `since`."""
         uri, app = f"{self._root}/{self._folders[table]}/{REPLICA}", table_app(self._capture, table, REPLICA)
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
@@ -340,4 +340,5 @@ def _is_paused_with_log(known: TablePosition | None) -> bool:
 
 
 def _is_skipped(entry: LakeEntry) -> bool:
-    return entry.fault is not None and entry.fault.kind in (FaultKind.PAUSED, FaultKind.DEFERRED, FaultKind.EXCLUDED)
+    skipped = (FaultKind.PAUSED, FaultKind.DEFERRED, FaultKind.EXCLUDED, FaultKind.DIVERGED)
+    return entry.fault is not None and entry.fault.kind in skipped

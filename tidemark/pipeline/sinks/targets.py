@@ -70,7 +70,7 @@ class TargetTable:
     applied: Applied  # of the table that log and replica belong to, as recorded
     apply: Applying
     restart: Restart = new_copy
-    contains: OutboxSequence | None = None  # it contains all values up to this one; None: those before the batch
+    contains: Applied | None = None  # it contains everything up to here; None: all before the batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,19 +98,19 @@ def continued(target: TargetTable) -> TargetTable:
     fault = target.known.fault
     assert fault is not None, target
     known, applied = replace(target.known, fault=None), replace(target.applied, position=fault.position)
-    return replace(target, known=known, applied=applied, contains=fault.sequence)
+    return replace(target, known=known, applied=applied, contains=fault.contained)
 
 
 def apply_batch(
     target: TargetTable,
     items: Sequence[StoredItem],
-    since: OutboxSequence,
+    since: Applied,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Apply `items`, or determine why that is not possible; retries and a search for damage end with `is_over`.
 
-    If all attempts fail, the target is paused; it contains everything up to the outbox value `since`. A deferred target
-    without items is opened, to record the commits of maintenance.
+    If all attempts fail, the target is paused; it contains everything up to `since`. A deferred target without items is
+    opened, to record the commits of maintenance.
     """
     fault = target.known.fault
     if fault is not None and fault.kind is FaultKind.DEFERRED and not items:
@@ -144,7 +144,7 @@ def catch_up(
     except (TableStopped, *_PAUSING) as error:
         if fault.is_given_up or is_over() or is_of_process(error):
             raise
-        return _failed(target, error, fault.sequence)
+        return _failed(target, error, fault.contained)
     if is_last or outcome.target.fault is not None:
         return outcome
     position = max(fault.position, outcome.applied.position)
@@ -152,21 +152,21 @@ def catch_up(
     return replace(outcome, target=replace(outcome.target, fault=behind))
 
 
-def paused_outcome(outcome: Outcome, reason: str, upto: OutboxSequence) -> Outcome:
-    """Return the outcome of a target that was written up to the outbox value `upto`, and is paused from there on."""
+def paused_outcome(outcome: Outcome, reason: str, upto: Applied) -> Outcome:
+    """Return the outcome of a target that contains everything up to `upto`, and is paused from there on."""
     if outcome.table is None or outcome.beside is not None or outcome.target.fault is not None:
         return outcome
-    paused = Fault(FaultKind.PAUSED, reason, outcome.applied.position, upto)
+    paused = Fault(FaultKind.PAUSED, reason, outcome.applied.position, upto.sequence, upto.position)
     return replace(outcome, target=replace(outcome.target, fault=paused))
 
 
-def _failed(target: TargetTable, error: Exception, since: OutboxSequence) -> Outcome:
+def _failed(target: TargetTable, error: Exception, since: Applied) -> Outcome:
     fault, recorded, reason = target.known.fault, target.known.recorded, first_reason(str(error))
     if fault is not None and fault.kind is FaultKind.DIVERGED:
         # NB: the reason is kept: it names the damaged files.
         known = fault.reason if _NOT_WRITTEN in fault.reason else f"{fault.reason} ({_NOT_WRITTEN}: {reason})"
         return Outcome(LakeEntry(recorded, replace(fault, reason=known)), target.applied)
-    paused = Fault(FaultKind.PAUSED, reason, _last_written(target), since)
+    paused = Fault(FaultKind.PAUSED, reason, _last_written(target), since.sequence, since.position)
     return Outcome(LakeEntry(recorded, paused), target.applied)
 
 

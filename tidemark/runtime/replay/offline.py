@@ -12,11 +12,13 @@ from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange
 from tidemark.wal.segments import WalSlice, first_page_lsn
 
+WAIT_FOR_SEGMENT = "wait until the segment is archived (pg_switch_wal() on the node speeds this up)"
+
 
 class ArchiveEndsEarly(WalGap):
     """The archive ends before the end of the requested range."""
 
-    hint = "wait until the segment is archived (pg_switch_wal() on the node speeds this up), or choose an earlier end"
+    hint = f"{WAIT_FOR_SEGMENT}, or choose an earlier end"
 
 
 class ForeignArchive(ConfigError):
@@ -25,9 +27,11 @@ class ForeignArchive(ConfigError):
     hint = "give the archive of the node for which the state folder was created"
 
 
-def ends_early(archive: ArchiveFolder, end_lsn: Lsn, to_lsn: Lsn) -> ArchiveEndsEarly:
-    """Return the error for an archive that ends at `end_lsn`, before the requested end."""
-    return ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)}, before {format_lsn(to_lsn)}")
+def ends_early(
+    archive: ArchiveFolder, end_lsn: Lsn, to_lsn: Lsn, hint: str = ArchiveEndsEarly.hint
+) -> ArchiveEndsEarly:
+    """Return the error for an archive that ends at `end_lsn`, before the end of the range, with the remedy `hint`."""
+    return ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(end_lsn)}, before {format_lsn(to_lsn)}", hint=hint)
 
 
 def ends_before(archive: ArchiveFolder, start: HistoryStart, times: TimeRange) -> ArchiveEndsEarly:
