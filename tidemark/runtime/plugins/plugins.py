@@ -68,7 +68,13 @@ def load_plugins(config: Config, where: str) -> Plugins:
             )
         transforms.append(transform)
         transform_uses.append(use)
-    uses = PluginUses(made.uses.consumer, serializer_use, tuple(transform_uses))
+    uses = PluginUses(
+        made.uses.consumer,
+        serializer_use,
+        tuple(transform_uses),
+        exclude_origins=config.select.exclude_origins,
+        messages=config.select.messages,
+    )
     return replace(made, uses=uses, serializer=serializer, transforms=tuple(transforms))
 
 
