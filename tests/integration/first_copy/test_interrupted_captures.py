@@ -1,6 +1,7 @@
 """Tables whose capture ended and began again without a report, and those of a database that leaves the selection."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tidemark.io.process.config import SelectConfig
 from tidemark.model.capture_change import CaptureChange
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.query_table import ChangesMissing
+from tidemark.pipeline.source.stream import OutboxStreamReader
 
 pytestmark = pytest.mark.feature("L03")
 DATABASES, IDLE = "TIDEMARK_SELECT__DATABASES", "TIDEMARK_DELIVER__IDLE_POINTER_S"
@@ -26,11 +28,15 @@ def captured(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Unsele
         yield found
 
 
-def check_missing(captured: Unselected, table: str) -> None:
-    """Check that a query of the table, which begins with the outbox, ends where its changes are missing."""
+def query(captured: Unselected, table: str) -> OutboxStreamReader:
     state = str(captured.sidecar.folder.root)
     source = OutboxSource({"state": state, "table": table, "reader": f"of-{table}"})
-    reader = source.streamReader(source.schema())
+    return source.streamReader(source.schema())
+
+
+def check_missing(captured: Unselected, table: str) -> None:
+    """Check that a query of the table, which begins with the outbox, ends where its changes are missing."""
+    reader = query(captured, table)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     with pytest.raises(ChangesMissing, match=rf"changes of public\.{table} are missing from value \d+ "):
         reader.latestOffset(end, ReadAllAvailable())
@@ -91,34 +97,67 @@ def test_a_table_that_came_and_left_without_a_report_is_not_reported(captured: U
     assert captured.events() == []
 
 
+@contextmanager
+def two_databases(cluster: Cluster, database: str, root: Path, *, copied: bool) -> Iterator[tuple[Unselected, str]]:
+    """A capture of two databases, the second of which has the table `elsewhere`; return also its name."""
+    other = f"{database}_other"
+    cluster.sql(f"CREATE DATABASE {other}")
+    options = {TABLES: "public.*", DATABASES: f"{database},{other}"}
+    sidecar = Sidecar(cluster, database, root, copy=copied, **options)
+    sidecar.config = replace(sidecar.config, select=SelectConfig(databases=(database, other)))
+    try:
+        cluster.sql("CREATE TABLE elsewhere (id int PRIMARY KEY, note text)", other)
+        cluster.sql("INSERT INTO elsewhere VALUES (0, 'before')", other)
+        sidecar.init()
+        sidecar.start()
+        sidecar.catch_up()  # it has planned its copies
+        yield Unselected(sidecar, root / "lake"), other
+    finally:
+        sidecar.close()
+        for (name,) in cluster.sql(f"SELECT datname FROM pg_database WHERE datname IN ('{other}', '{other}_gone')"):
+            cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 @pytest.mark.parametrize("copied", [False, True])
 def test_the_tables_of_a_database_that_leaves_the_selection_are_reported(
     cluster: Cluster, database: str, tmp_path: Path, *, copied: bool
 ) -> None:
-    other = f"{database}_other"
-    cluster.sql(f"CREATE DATABASE {other}")
-    try:
-        cluster.sql("CREATE TABLE elsewhere (id int PRIMARY KEY, note text)", other)
-        cluster.sql("INSERT INTO elsewhere VALUES (0, 'before')", other)
-        both = f"{database},{other}"
-        sidecar = Sidecar(cluster, database, tmp_path, copy=copied, **{TABLES: "public.*", DATABASES: both})
-        sidecar.config = replace(sidecar.config, select=SelectConfig(databases=(database, other)))
-        sidecar.init()
-        try:
-            sidecar.start()
-            sidecar.catch_up()  # it has planned its copies
-            captured = Unselected(sidecar, tmp_path / "lake")
-            fill(captured)
-            cluster.sql("INSERT INTO elsewhere VALUES (1, 'first')", other)
-            captured.restart(**{DATABASES: database})
-            cluster.sql("UPDATE elsewhere SET note = 'missed'", other)
-            captured.sql("INSERT INTO account VALUES (2, 'more')")
-            captured.land()
-            assert captured.events() == [("elsewhere", CaptureChange.ENDS)]
-            (gap,) = captured.table("elsewhere").breaks
-            assert gap.is_open
-            check_missing(captured, "elsewhere")
-        finally:
-            sidecar.close()
-    finally:
+    with two_databases(cluster, database, tmp_path, copied=copied) as (captured, other):
+        fill(captured)
+        cluster.sql("INSERT INTO elsewhere VALUES (1, 'first')", other)
+        captured.restart(**{DATABASES: database})
+        cluster.sql("UPDATE elsewhere SET note = 'missed'", other)
+        captured.sql("INSERT INTO account VALUES (2, 'more')")
+        captured.land()
+        assert captured.events() == [("elsewhere", CaptureChange.ENDS)]
+        (gap,) = captured.table("elsewhere").breaks
+        assert gap.is_open
+        check_missing(captured, "elsewhere")
+
+
+def test_a_query_ends_where_a_rename_of_the_database_removes_its_table_from_the_selection(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    with two_databases(cluster, database, tmp_path, copied=True) as (captured, other):
+        cluster.sql("INSERT INTO elsewhere VALUES (1, 'first')", other)
+        cluster.sql(f"ALTER DATABASE {other} RENAME TO {other}_gone")
+        cluster.sql("UPDATE elsewhere SET note = 'missed'", f"{other}_gone")
+        cluster.sql(f"ALTER DATABASE {other}_gone RENAME TO {other}")
+        cluster.sql("INSERT INTO elsewhere VALUES (2, 'last')", other)
+        captured.land()
+        (gap,) = captured.table("elsewhere").breaks
+        assert not gap.is_open
+        check_missing(captured, "elsewhere")
+
+
+def test_a_query_does_not_end_where_the_database_of_its_table_is_dropped(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    with two_databases(cluster, database, tmp_path, copied=True) as (captured, other):
+        cluster.sql("INSERT INTO elsewhere VALUES (1, 'last')", other)
         cluster.sql(f"DROP DATABASE {other} WITH (FORCE)")
+        captured.land()
+        reader = query(captured, "elsewhere")
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert captured.table("elsewhere").breaks == ()
