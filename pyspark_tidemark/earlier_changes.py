@@ -128,6 +128,7 @@ class EarlierAdditions:
     def add(self, to: TablePosition | NewLog, begin: Lsn | CommitTime, backup: Path | None) -> ReplayReport:
         """Add the earlier changes of a table from `begin` on, and make its replica whole; return the report."""
         table = to.table if isinstance(to, NewLog) else to
+        self.lake.check_settings(table)
         settings = self.lake.wal.config.lake.settings_of(table.qualified_name)
         keep_us = settings.log_keep_days * USECS_PER_DAY
         earlier = EarlierChanges(

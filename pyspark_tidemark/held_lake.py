@@ -27,6 +27,7 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
 from tidemark.pipeline.failures import first_reason, reports_full_disk
 from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.lake.positions import TablePosition
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
 from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
@@ -46,6 +47,21 @@ class OtherTransforms(ConfigError):
     """The configuration has other transforms than the daemons, which may mask values."""
 
     hint = "name the configuration of the daemons with --config, or restart them with this one"
+
+
+class OtherFilters(ConfigError):
+    """The configuration leaves out other changes than the daemons do."""
+
+    hint = OtherTransforms.hint
+
+
+class OtherSettings(ConfigError):
+    """The configuration has other settings for a table of the lake than the pipeline that writes it."""
+
+    hint = (
+        "name the configuration of the pipeline with --config; or start the pipeline with this one, and stop it after "
+        "its first batch"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,13 @@ class HeldLake:
         items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
         return [item for item in items if not isinstance(item, LogicalMessage) and item.database == database]
 
+    def check_settings(self, table: TablePosition) -> None:
+        """Raise `OtherSettings` if the configuration has other settings for a table than its pipeline."""
+        own = self.wal.config.lake.settings_of(table.qualified_name).contents
+        if table.settings and table.settings != own:
+            reason = f"[[lake.tables]] of the configuration has {own}, and the pipeline writes it with {table.settings}"
+            raise OtherSettings(f"{table.qualified_name}: {reason}")
+
     def messages(self, group: ChangeGroup, database: Oid) -> Sequence[LogicalMessage]:
         """Return the logical messages of a group in one database, after the transforms of the configuration."""
         items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
@@ -107,7 +130,7 @@ def held_lake(at: LakePlaces) -> Iterator[HeldLake]:
         stack.enter_context(hold)
         with StateStore.open(folder, read_only=True) as store:
             plugins = load_plugins(loaded, "the configuration")
-            _check_transforms(plugins.uses, store)
+            _check_daemons(plugins.uses, store)
             view = store.view()
         segments = ArchiveFolder(at.archive, of=view.identity.system_identifier)
         check_same_cluster(segments, view.identity.system_identifier)
@@ -118,8 +141,8 @@ def held_lake(at: LakePlaces) -> Iterator[HeldLake]:
             yield HeldLake(at.lake, at.reader, hold, found, databases, transforms, wal)
 
 
-def _check_transforms(used: PluginUses, store: StateStore) -> None:
-    """Raise `OtherTransforms` if the configuration has other transforms than the daemons.
+def _check_daemons(used: PluginUses, store: StateStore) -> None:
+    """Raise `OtherTransforms` or `OtherFilters` if the configuration has other transforms or filters than the daemons.
 
     NB: what a stopped daemon had at its last start may be old, and mask less. A running one has those that are valid;
     if none runs, both must have had them.
@@ -132,6 +155,16 @@ def _check_transforms(used: PluginUses, store: StateStore) -> None:
         if named_options(used.transforms) != named_options(uses.transforms):
             own, theirs = text_beside(used.transforms, uses.transforms), text_beside(uses.transforms, used.transforms)
             raise OtherTransforms(f"the transforms of the configuration ({own}) are not those of the {role} ({theirs})")
+        _check_filter(role, "exclude_origins", used.exclude_origins, uses.exclude_origins)
+        _check_filter(role, "messages", used.messages, uses.messages)
+
+
+def _check_filter(role: str, name: str, own: Sequence[str] | None, theirs: Sequence[str] | None) -> None:
+    """Raise `OtherFilters` if a filter differs from that of a daemon, which an earlier version has not recorded."""
+    if own is None or theirs is None or set(own) == set(theirs):
+        return
+    mine, other = (", ".join(patterns) or "none" for patterns in (own, theirs))
+    raise OtherFilters(f"select.{name} of the configuration ({mine}) is not that of the {role} ({other})")
 
 
 @contextmanager

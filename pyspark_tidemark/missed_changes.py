@@ -138,6 +138,7 @@ class GivenUpTables:
         if not faults:
             reason = f"{missed.name} was not given up while it was paused: it is {_condition(table)}"
             raise NotGivenUp(reason, hint=_remedy(table) if table.state is TableState.DIVERGED else None)
+        self._held.check_settings(table)
         events = RecordedEvents(self._held.root, missed.of, OPEN_END)
         missed = replace(missed, after=min(map(self._complete_to, faults.values())))
         if missed.after == BEFORE_ALL:

@@ -11,14 +11,15 @@ from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.processes.forking import forked_programs
 from tests.support.samples.made_samples import TYPES_DDL
 from tests.support.servers.archiving import ArchivingServer
+from tests.support.servers.forked_archiving import forked_archiving
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.standby import standby_of
 
 
 @pytest.fixture(scope="session", autouse=True)
 def programs() -> Iterator[None]:
-    """Start Tidemark's programs by forks; kills of `faults`, and `e2e`, execute them."""
-    with forked_programs():
+    """Start Tidemark's programs, also the servers' archive command, by forks; `faults` and `e2e` execute them."""
+    with forked_programs(), forked_archiving():
         yield
 
 

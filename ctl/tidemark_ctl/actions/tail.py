@@ -128,7 +128,7 @@ def _tail_from_now(
 def _has_selected(seed: Seed, selection: Selection) -> bool:
     """Return whether a table of the node is printed."""
     tables = ((database, relation) for database in seed.databases for relation in seed.mirrors[database].relations())
-    return any(version.is_selected for version in table_versions(selection, tables).values())
+    return any(version.is_selected for version in table_versions(selection, tables, seed.databases).values())
 
 
 def print_live(changes: LiveChanges, shown: Printer, requested: LsnRange) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tidemark_archiver.archive import Archive, ArchiveSettings
 
 from tidemark.io.host.log_output import get_log
+from tidemark.io.host.logs import Log
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.incarnations import begin_incarnation
@@ -32,7 +33,7 @@ IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
 
 
 def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(_owner: Owner) -> Epoch:
+    def unreachable(_owner: Owner, _log: Log) -> Epoch:
         raise NodeUnreachable("it is away")
 
     (archive := tmp_path / "archive").mkdir()

@@ -7,11 +7,10 @@ from tests.support.forged.groups import DATABASE, batch, group, position, relati
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier
 from tidemark.runtime.first_copy.capture_notices import CaptureNotices, TableVersion
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice
 from tidemark.wire.state.values import Identity
 
 DELIVERED = position(200, 5)
@@ -24,7 +23,7 @@ def notices(folder: Path) -> CaptureNotices:
     with StateStore.create(StateFolder(folder), identity) as store:
         with store.transaction(None) as transaction:
             for table in TABLES:
-                ended = CopyProgress(CopyPhase.LEFT, 1, capture=CaptureChange.ENDS)
+                ended = CopyProgress(CopyPhase.LEFT, 1, capture=DueNotice.ENDS)
                 transaction.put_copy(DATABASE, table.oid, ended)
         versions = {(DATABASE, Oid(table.oid)): TableVersion(table, is_selected=False) for table in TABLES}
         made = CaptureNotices(store, versions, DELIVERED, LibraryLog())

@@ -15,7 +15,6 @@ from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
@@ -38,7 +37,7 @@ from tidemark.runtime.first_copy.recopying import (
 from tidemark.runtime.seed.copy_plan import selection_reported
 from tidemark.wire.keys import named
 from tidemark.wire.recopies import RecopyStep, RequestedTable, recopies_by_table, step_of
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice, Fingerprint, Recopy
 from tidemark.wire.state.process_log import Owner
 from tidemark.wire.state.state_keys import DELIVERED, FINGERPRINT, RECOPIES
 from tidemark.wire.state.values import Beginning, Identity, Watermark
@@ -49,7 +48,7 @@ TABLE = (Oid(1), Oid(2))
 WHOLE = CopyProgress(CopyPhase.DONE, 1, "1:1:", row_count=10)
 REACHED = Lsn(1000)
 REFUSED = CopyProgress(CopyPhase.REFUSED, 1, refused_name="db.public.account")
-REPORTED = replace(REFUSED, capture=CaptureChange.BEGINS)
+REPORTED = replace(REFUSED, capture=DueNotice.BEGINS)
 AWAY = "host=127.0.0.1 port=1"  # no server listens there
 
 
@@ -236,7 +235,7 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_complete_only_if_
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert step(store) is RecopyStep.FAILED
     refused_copy = replace(begun.without_snapshot(), phase=CopyPhase.REFUSED, refused_name="db.public.account")
-    reported = replace(refused_copy, capture=CaptureChange.BEGINS)  # the readers have emptied the table
+    reported = replace(refused_copy, capture=DueNotice.BEGINS)  # the readers have emptied the table
     assert store.copy(*TABLE) == (reported if has_begun else WHOLE)
     assert store.refused_copies() == ({TABLE: reported} if has_begun else {})
     request(store)  # again

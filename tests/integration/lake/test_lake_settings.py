@@ -233,6 +233,19 @@ def check(settled: SettledLake, settings: LakeTableConfig) -> None:
     check_settings(LakeConfig((settings,)), str(settled.root), lake.positions.tables.values())
 
 
+def test_the_first_batch_of_a_pipeline_records_the_settings_of_all_tables(settled: SettledLake) -> None:
+    insert(settled, 1)
+    recorded = settled.land(LakeTableConfig(PATTERN)).settings
+    assert recorded == LakeTableConfig(PATTERN).contents
+    changed = LakeTableConfig(PATTERN, write=Written.LOG, merge_rows=5000)
+    lake = settled.open(changed)
+    lake.refresh()
+    (idle,) = settled.open(changed).positions.tables.values()
+    assert idle.settings == changed.contents
+    assert idle.settings != recorded
+    assert idle.settings == LakeTableConfig(PATTERN, write=Written.LOG).contents
+
+
 def test_settings_that_do_not_fit_a_table_are_refused_by_table_setting_and_column(settled: SettledLake) -> None:
     insert(settled, 1)
     settled.land(LakeTableConfig(PATTERN))

@@ -322,6 +322,22 @@ def test_a_table_that_lacks_other_changes_is_refused_with_the_remedy(captured: G
     assert "--archive" in reported(done.err)[1]
 
 
+def test_a_configuration_that_leaves_out_other_changes_or_has_other_settings_of_the_table_is_refused(
+    captured: GivenUpLake, tmp_path: Path
+) -> None:
+    lake, config = captured.lake(tmp_path), tmp_path / "tidemark.toml"
+    before = without_lock(lake)
+    config.write_text('[[lake.tables]]\npattern = "public.keyed"\nschema_policy = "ignore"\n')
+    other = captured.resume(lake, "public.keyed", "--config", config)
+    refused(other, ExitCode.CONFIG, "public.keyed: ", "schema_policy = 'ignore'", "schema_policy = 'evolve'")
+    for name, said in (("EXCLUDE_ORIGINS", "select.exclude_origins"), ("MESSAGES", "select.messages")):
+        other = captured.resume(lake, "public.keyed", **{f"TIDEMARK_SELECT__{name}": "any"})
+        refused(other, ExitCode.CONFIG, f"{said} of the configuration (any) is not that of the sidecar")
+    assert without_lock(lake) == before
+    config.write_text('[[lake.tables]]\npattern = "public.keyed"\nlog_keep_days = 30\n')
+    succeeded(captured.resume(lake, "public.keyed", "--config", config))
+
+
 def test_nothing_is_written_where_no_lake_is(captured: GivenUpLake, tmp_path: Path) -> None:
     refused(captured.resume(tmp_path / "mistyped", "public.keyed"), ExitCode.CONFIG, "is not a lake")
     assert list(tmp_path.iterdir()) == []

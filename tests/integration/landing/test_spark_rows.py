@@ -308,7 +308,7 @@ def test_a_query_ends_where_its_table_leaves_the_selection(
     end = reader.latestOffset(start, ALL)
     assert [row["note"] for row in read(reader, start, end)] == ["a", "last"]
     for again in (reader, stream_of(state, renamed.name, schemaEvolution=evolution)):
-        with pytest.raises(ChangesMissing, match=r"public\.account is not selected from value \d+ .*=ignore"):
+        with pytest.raises(ChangesMissing, match=r"changes of public\.account are missing from value \d+ .*=ignore"):
             again.latestOffset(end, ALL)
     ignoring = stream_of(state, renamed.name, schemaEvolution="ignore")
     assert [row["note"] for row in read(ignoring, end, ignoring.latestOffset(end, ALL))] == ["after the gap"]

@@ -148,12 +148,13 @@ def test_a_trigger_waits_no_longer_than_its_bound(state: Path) -> None:
 def test_looks_for_values_become_rare_while_there_are_none(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, sleeps = 0.0, list[float]()
 
-    def sleep(seconds: float) -> None:
+    def let_time_pass(seconds: float) -> None:
         nonlocal now_s
         now_s += seconds
         sleeps.append(seconds)
 
-    monkeypatch.setattr("tidemark.pipeline.source.stream.time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=let_time_pass)
+    monkeypatch.setattr("tidemark.pipeline.source.stream.time", clock)
     end, reader = offset(group_ends(state)[-1]), reader_of(state, pollTimeoutMs="500")
     for _ in range(10):
         assert reader.latestOffset(end, ReadAllAvailable()) == end

@@ -445,6 +445,22 @@ def test_a_lake_that_a_pipeline_of_another_host_writes_is_refused(captured: Capt
 
 
 @pytest.mark.feature("N05")
+def test_a_configuration_that_leaves_out_other_changes_or_has_other_settings_of_the_table_is_refused(
+    captured: Captured, tmp_path: Path
+) -> None:
+    lake, config = captured.late_lake(tmp_path), tmp_path / "tidemark.toml"
+    before = without_lock(lake)
+    config.write_text('[[lake.tables]]\npattern = "public.keyed"\nsoft_deletes = true\n')
+    other = captured.add(lake, "public.keyed", "--config", config)
+    refused(other, ExitCode.CONFIG, "public.keyed: ", "soft_deletes = true", "soft_deletes = false")
+    other = captured.add(lake, "public.keyed", TIDEMARK_SELECT__EXCLUDE_ORIGINS="any")
+    refused(
+        other, ExitCode.CONFIG, "select.exclude_origins of the configuration (any) is not that of the sidecar (none)"
+    )
+    assert without_lock(lake) == before
+
+
+@pytest.mark.feature("N05")
 def test_no_log_is_created_that_the_configuration_excludes(captured: Captured, tmp_path: Path) -> None:
     lake, config = captured.late_lake(tmp_path), tmp_path / "tidemark.toml"
     config.write_text('[[lake.tables]]\npattern = "public.parts"\nwrite = "replica"\n')

@@ -1,7 +1,7 @@
 """Plug-ins with faults."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidemark import (
     BadTransform,
@@ -62,6 +62,18 @@ class SilentSerializer(Serializer):
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
         del batch, now_ns
         return None  # type: ignore[return-value]
+
+
+class SerializerOfNoSection(SilentSerializer):
+    """Needs a section that the configuration does not have."""
+
+    settings: Mapping[str, Mapping[str, object]] = {"formats": {"decimals": "string"}}
+
+
+class SerializerOfNoKey(SilentSerializer):
+    """Needs a key that its section does not have."""
+
+    settings: Mapping[str, Mapping[str, object]] = {"types": {"decimal": "string"}}
 
 
 def leaking(change: Change) -> Change:

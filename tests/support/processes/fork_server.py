@@ -3,6 +3,7 @@
 `python -m tests.support.processes.fork_server DESCRIPTOR`: `forking` starts it, and sends requests on that socket.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -13,11 +14,9 @@ import socket
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from typing import NoReturn
 
-import tidemark_archiver
-import tidemark_ctl
-import tidemark_sidecar
-
+PACKAGES = ("tidemark_sidecar", "tidemark_archiver", "tidemark_ctl")
 MESSAGE_BYTES_MAX = 128 << 10
 OUTPUTS = 2  # standard output and standard error
 
@@ -63,17 +62,39 @@ def _become(start: Start, outputs: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _run(start: Start, codes: list[int]) -> NoReturn:
+    """Run a program to its end, and add its exit code."""
+    try:
+        runpy.run_module(start.module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            codes.append(ended.code)
+        raise
+    codes.append(os.EX_OK)
+    sys.exit()
+
+
+def _exit_at_once(codes: list[int]) -> None:
+    """End without the release of all imported objects: it copies their pages, which takes longer than most programs."""
+    if codes:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(codes[0])
+
+
 def main() -> None:
     """Import the programs, and answer requests until the socket is closed."""
+    codes: list[int] = []
+    atexit.register(_exit_at_once, codes)  # before all imports: it runs as the last one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt of the test run ends it by the closed socket
-    for package in (tidemark_sidecar, tidemark_archiver, tidemark_ctl):
+    for package in map(import_module, PACKAGES):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith(".__main__"):
                 import_module(module.name)
     import_module("tidemark.runtime.daemon.service")
     gc.freeze()  # what is imported is never garbage: a collection would copy its pages
     if (start := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
-        runpy.run_module(start.module, run_name="__main__", alter_sys=True)
+        _run(start, codes)
 
 
 if __name__ == "__main__":

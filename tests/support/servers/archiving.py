@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.processes.waiting import wait_until
+from tests.support.servers.forked_archiving import forked_archive_program
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.spool import Spool
 
@@ -19,6 +20,7 @@ LONG_HEADER = struct.Struct("<HHIQI4xQII")
 LONG_HEADER_BYTES = LONG_HEADER.size
 ARCHIVED_S = 120
 _MAGIC_15 = 0xD110
+_MODULE = ("-m", "tidemark_archiver.archive_command")
 _PYTHON = "/usr/bin/python3"  # a Python that the server's user may run; it needs the standard library only
 
 
@@ -58,8 +60,8 @@ class ArchivingServer:
 
 
 @functools.cache
-def archive_program() -> str:
-    """Return the command line of a copy of the archive command: the server's user cannot read the original.
+def archive_packages() -> Path:
+    """Return the folder of a copy of the archive command: the server's user cannot read the original.
 
     The copy is compiled, as an installed package is: a segment costs half the CPU time then.
     """
@@ -68,10 +70,14 @@ def archive_program() -> str:
     program.chmod(0o755)
     for package in (Path("archiver/tidemark_archiver"), Path("tidemark")):
         shutil.copytree(package, program / package.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    module = ("-m", "tidemark_archiver.archive_command")
-    command, environment = [_PYTHON, "-S", *module, "--help"], {"PYTHONPATH": str(program)}
+    command, environment = [_PYTHON, "-S", *_MODULE, "--help"], {"PYTHONPATH": str(program)}
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)  # compiles what it imports
-    return f"PYTHONPATH={program} {_PYTHON} -S -B {' '.join(module)}"
+    return program
+
+
+def archive_program() -> str:
+    """Return the command line of the copy."""
+    return f"PYTHONPATH={archive_packages()} {_PYTHON} -S -B {' '.join(_MODULE)}"
 
 
 @functools.cache
@@ -106,5 +112,6 @@ def archiving(
         chown(spool.folder, node)
         root.chmod(0o755)
         given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
-        node.configure(archive_command=f"{archive_program()} --spool {spool.folder} {given} %p %f")
+        program = forked_archive_program(archive_packages(), _PYTHON, node.folder) or archive_program()
+        node.configure(archive_command=f"{program} --spool {spool.folder} {given} %p %f")
         yield ArchivingServer(node, spool)

@@ -10,8 +10,9 @@ import pyarrow.parquet
 import pytest
 
 from tests.support.forged.groups import batch, position
+from tests.support.samples.changed_rows import batch_of, customers
 from tests.unit.plugins.test_group_transforms import EPOCH, group_of, transforms_of
-from tidemark import Consumer, ConsumerFailed, Delivery, Partition
+from tidemark import Consumer, ConsumerFailed, Delivery, Partition, Serializer
 from tidemark.io.process.config import PoolConfig
 from tidemark.io.process.config_loading import parse_config
 from tidemark.model.lsn import SystemIdentifier
@@ -88,9 +89,18 @@ def test_the_example_of_a_handler_writes_files_and_its_configuration_is_accepted
     assert pyarrow.parquet.read_table(file).num_rows == 2
 
 
+@pytest.mark.usefixtures("example")
+def test_the_example_of_a_serializer_makes_records_and_its_configuration_is_accepted(tmp_path: Path) -> None:
+    text = blocks("toml")[2] + f"[consumer]\nfile = '{tmp_path / 'lines'}'\n"
+    (serializer,) = [load_plugins(parse_config(text, {}, where="t"), "t").serializer]
+    assert isinstance(serializer, Serializer)
+    rows = batch_of(("i", None, {"id": 1, "name": "a;b"}), ("d", {"id": 2}, None), of=customers("id", "name"))
+    assert [(each.key, each.value) for each in serializer.serialized(rows, 0)] == [(b"1", b'1;"a;b"'), (b"2", None)]
+
+
 def test_the_groups_of_entry_points_and_the_examples_package_are_those_of_the_page() -> None:
     for group in (CONSUMERS.group, SERIALIZERS.group, TRANSFORMS.group):
         assert f"`{group}`" in TEXT
-    shown = tomllib.loads(blocks("toml")[2])["project"]["entry-points"]
+    shown = tomllib.loads(blocks("toml")[3])["project"]["entry-points"]
     package = tomllib.loads((ROOT / "examples" / "tidemark-sqlite" / "pyproject.toml").read_text())
     assert package["project"]["entry-points"] == shown

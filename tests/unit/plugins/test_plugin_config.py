@@ -120,6 +120,11 @@ def test_the_fingerprint_of_a_mask_covers_its_key_wherever_the_key_is(
         ),
         (f"{ACCEPTING}[serializer]\nname = 'x'", "serializer: deliver.serializer names no serializer"),
         (f"{ACCEPTING}serializer = 'tidemark:DebeziumJson'", "DebeziumJson needs types.decimals = 'string'"),
+        (
+            f"{ACCEPTING}serializer = '{PLUGINS}:SerializerOfNoSection'",
+            "needs formats.decimals, and the configuration has",
+        ),
+        (f"{ACCEPTING}serializer = '{PLUGINS}:SerializerOfNoKey'", "needs types.decimal, and the configuration has no"),
         (f"{ACCEPTING}serializer = 'tidemark:Mask'", "deliver.serializer: tidemark:Mask is Mask"),
         ("[deliver]\nserializer = 'tidemark:FlatJson'", "deliver.serializer: outbox takes batches, not records"),
         ("[consumer]\nfile = 'x'", "consumer: outbox has no options here"),

@@ -251,7 +251,8 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             if mirror is None and after is not None and self._new.get(row.oid) is not None:
                 mirror = self._complete_mirror(row.oid, after)
             if mirror is not None and was != now:
-                selection_changes.append(DatabaseSelectionChange(mirror, tuple(mirror.relations()), now))
+                relations = tuple(mirror.relations())
+                selection_changes.append(DatabaseSelectionChange(mirror, relations, now, is_dropped=after is None))
         return selection_changes
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:

@@ -394,7 +394,7 @@ class GroupBuilder:
         return item if change is CaptureChange.NONE else replace(item, capture=change)
 
     def _ends_capture(self, item: Item) -> bool:
-        return isinstance(item, SchemaEvent) and self._capture_change(item) is CaptureChange.ENDS
+        return isinstance(item, SchemaEvent) and CaptureChange.ENDS in (item.capture, self._capture_change(item))
 
     def _capture_change(self, event: SchemaEvent) -> CaptureChange:
         if event.before is None or event.after is None:

@@ -100,6 +100,7 @@ class DatabaseSelectionChange(NamedTuple):
     catalog: Catalog
     relations: Sequence[Relation]  # those that it has then, or had
     appears: bool
+    is_dropped: bool
 
 
 class Databases(Protocol):

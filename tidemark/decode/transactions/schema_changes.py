@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
 from tidemark.decode.transactions.ports import Catalog, DatabaseSelectionChange
+from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
@@ -51,13 +52,18 @@ def effect_of(before: Relation | None, after: Relation | None, *, rewritten: boo
 
 
 def database_event(database_change: DatabaseSelectionChange, relation: Relation, xid: Xid, lsn: Lsn) -> SchemaEvent:
-    """Return the event for a table created or dropped with its whole database, whose rows no record contains."""
+    """Return the event for a table that appears or disappears with its whole database, whose rows no record contains.
+
+    With a database that is renamed out of the selection, the capture of the table ends.
+    """
     database = database_change.catalog.database
     if database_change.appears:
         unseen = SchemaEffect.UNSEEN
         return SchemaEvent(NO_POSITION_YET, lsn, database, xid, SchemaChange.CREATE, unseen, None, relation)
-    metadata = SchemaEffect.METADATA
-    return SchemaEvent(NO_POSITION_YET, lsn, database, xid, SchemaChange.DROP, metadata, relation, None)
+    metadata, capture = SchemaEffect.METADATA, CaptureChange.NONE if database_change.is_dropped else CaptureChange.ENDS
+    return SchemaEvent(
+        NO_POSITION_YET, lsn, database, xid, SchemaChange.DROP, metadata, relation, None, capture=capture
+    )
 
 
 def logical_description(relation: Relation) -> Relation:

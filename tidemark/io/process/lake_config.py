@@ -44,6 +44,15 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     soft_deletes: bool = False
     deleted_keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
 
+    @property
+    def contents(self) -> str:
+        """Return the settings that determine what log and replica contain, as text."""
+        columns = ", ".join(self.partition)
+        return (
+            f"write = '{self.write.value}', schema_policy = '{self.schema_policy.value}', "
+            f"soft_deletes = {str(self.soft_deletes).lower()}, partition = [{columns}]"
+        )
+
     def conflicts(self) -> Iterator[str]:
         """Yield the settings that have no effect beside the others, each with the reason."""
         if self.write is Written.LOG:

@@ -70,6 +70,7 @@ SCHEMA = pa.schema(
         pa.field("replica_fault", FAULT),
         pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
         pa.field("pinned", pa.string()),  # the relation version whose columns are kept (schema_policy); NULL: none
+        pa.field("settings", pa.string()),  # of the table in [[lake.tables]], as it is written; NULL: not recorded
         # Of the whole lake, in the row of database 0: the latest commit in it, and after which position `_events` has
         # all events. NULL: an earlier version of Tidemark wrote the lake last.
         pa.field("commit_time_us", pa.int64()),
@@ -114,6 +115,7 @@ class TablePosition:
     replica: LakeEntry = UNTOUCHED
     breaks: tuple[LogBreak, ...] = ()
     pinned: Relation | None = None  # the version whose columns log and replica keep, with schema_policy = "ignore"
+    settings: str = ""  # with which the pipeline writes the table (`LakeTableConfig.contents`); "": not recorded
 
     @property
     def qualified_name(self) -> str:
@@ -149,6 +151,7 @@ class TablePosition:
             **target_columns("replica", self.replica),
             "log_breaks": [break_columns(gap) for gap in self.breaks],
             "pinned": encode_relation(self.pinned).decode() if self.pinned is not None else None,
+            "settings": self.settings or None,
         }
 
 
@@ -347,4 +350,5 @@ def _parse(row: Mapping[str, object]) -> TablePosition:
         parse_target("replica", row),
         parse_breaks(row.get("log_breaks")),
         decode_relation(pinned.encode()) if isinstance(pinned := row.get("pinned"), str) else None,
+        str(row.get("settings") or ""),
     )

@@ -130,6 +130,7 @@ class Lake:
         self.recording_s = 0.0  # how long `_positions` took to write last
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
+        self._has_settings = False  # `_positions` has those of this configuration
         self._maintained: set[str] = set()  # folders with commits of maintenance that `_positions` does not record
         self._faults = TableFaults()
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
@@ -224,6 +225,9 @@ class Lake:
             since = replace(since, sequence=before)
             self.give_up(self.paused.keys(), "another outbox continues the lake, without the changes of its pause")
             self._rebase_deferred(batch, before)
+        if not self._has_settings:
+            self.positions.tables = {of: self._with_settings(known) for of, known in self.positions.tables.items()}
+            self._has_settings = True
         whole = split_items(batch.items)
         split = without_notices(whole, self.positions.tables)
         self._add_maintained(split)
@@ -314,11 +318,19 @@ class Lake:
         self, outbox: str, touched: Sequence[TablePosition], applied: Applied, outcomes: Sequence[Outcome]
     ) -> None:
         begun_s = self._clock.monotonic_s()
+        touched = list(map(self._with_settings, touched))
         self.positions.write(outbox, touched, applied)
         self.recording_s = self._clock.monotonic_s() - begun_s
         self._touched = touched
         beside = (outcome.beside for outcome in outcomes)
         self._beside = [(uri.removeprefix(f"{self.root}/"), version) for uri, version in filter(None, beside)]
+
+    def _with_settings(self, table: TablePosition) -> TablePosition:
+        """Return a table with its present settings, which a command compares with its own."""
+        if table.relation == INVALID_OID:
+            return table
+        settings = self._config.settings_of(table.qualified_name).contents
+        return table if table.settings == settings else replace(table, settings=settings)
 
     @property
     def upkeep(self) -> Mapping[str, Upkeep]:

@@ -39,7 +39,7 @@ class SchemaChanged(StateError):
 
 
 class ChangesMissing(StateError):
-    """The table of a query is not selected any more: its later changes are not in the outbox."""
+    """The capture of the table of a query ends, and may begin again: changes after it are not in the outbox."""
 
     hint = (
         "the query continues without them once it is started with schemaEvolution=ignore; if the table is selected "

@@ -148,7 +148,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return Sequence(header.group_first - 1)
             if misfit is not None:
                 raise SchemaChanged(f"other columns from value {header.group_first} of the outbox on: {misfit}")
-            raise ChangesMissing(f"{left} is not selected from value {header.sequence} of the outbox on")
+            raise ChangesMissing(f"changes of {left} are missing from value {header.sequence} of the outbox on")
         return end
 
     @stating_remedies()

@@ -10,7 +10,7 @@ The owner calls `poll` at intervals: it advances these steps and returns the fir
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from tidemark.decode.catalog.databases import by_name
@@ -40,7 +40,7 @@ from tidemark.runtime.delivery.delivery import ApplicationThread
 from tidemark.runtime.delivery.following import QueryDeliverer
 from tidemark.runtime.delivery.targets import TargetMaker
 from tidemark.runtime.first_copy.backup_copy import BackupCopy, may_copy_from_backup
-from tidemark.runtime.first_copy.capture_notices import CaptureNotices
+from tidemark.runtime.first_copy.capture_notices import CaptureNotices, delivered_tables
 from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
@@ -164,21 +164,25 @@ class Capture:
             stopping=self._stopping,
         )
 
-    def _tables(self) -> Iterator[tuple[Oid, Relation]]:
-        """Yield the tables with their databases, as of the start."""
-        for oid in self._mirrors.known():
-            mirror = self._mirrors.captured(oid)
+    def _tables(self, databases: Iterable[Oid]) -> Iterator[tuple[Oid, Relation]]:
+        """Yield the tables of some databases with these, as of the start."""
+        for oid in databases:
+            mirror = self._mirrors.get(oid)
             relations = mirror.relations() if mirror is not None else ()
             yield from ((oid, relation) for relation in relations)
 
     def _selected_tables(self) -> Iterator[tuple[Oid, Relation]]:
         """Yield the selected ones."""
         selection = self._settings.select.selection()
-        return (table for table in self._tables() if selection.selects(table[1]))
+        return (table for table in self._tables(self._mirrors.known()) if selection.selects(table[1]))
 
     def _capture_notices(self, *, planning: bool) -> CaptureNotices | None:
-        selection = self._settings.select.selection()
-        return CaptureNotices.of_start(self._store, selection, self._tables, planning=planning, log=self._log)
+        selection, captured = self._settings.select.selection(), self._mirrors.known()
+
+        def tables() -> Iterator[tuple[Oid, Relation]]:
+            return self._tables({*captured, *(database for database, _ in delivered_tables(self._store))})
+
+        return CaptureNotices.of_start(self._store, selection, tables, captured, planning=planning, log=self._log)
 
     def start(self) -> None:
         """Start the threads; decoding starts when no first copy is due or the copy is complete."""

@@ -1,7 +1,8 @@
 """Reports in the stream that the capture of tables ended or began with a start, without a copy of their rows.
 
 A start may have another selection of tables, and a copy may be refused. A table that left the selection has later
-changes that are not delivered; one that came into it, or returned, has earlier ones. Planning records this with the
+changes that are not delivered; one that came into it, or returned, has earlier ones. Of one that left and returned
+without a report, both is reported. Planning records this with the
 progress of the table's copy (`CopyProgress.capture`). The first group of the start then begins with a schema event of
 each such table, before and after which the table has one version. The event and the record that it was delivered are
 in one transaction (`tidemark.runtime.first_copy.selected_tables`), or, for a custom consumer, in the one that stores
@@ -10,7 +11,7 @@ its confirmation.
 The event of DDL that brings a table into the selection, or removes it, reports that itself: the decoder marks it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,14 +26,22 @@ from tidemark.model.lsn import Lsn, Oid, Xid, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.wire.recopies import TableKey
+from tidemark.wire.state.copy_progress import DueNotice
 
-GROUP_EVENTS = 4096  # in front of one group: some kilobytes each
+GROUP_TABLES = 4096  # whose events are in front of one group: some kilobytes each
 
 ENDED = "the capture of a table has ended: it is not selected any more"
 BEGUN = "the capture of a table begins without its rows and earlier changes"
 NONE_SELECTED = "no table matches the patterns at present"
 NONE_SELECTED_HINT = "a table that matches is captured from its creation on; correct select.tables if that is not meant"
 BEGUN_HINT = "the rows of the table do not follow from its log before the next copy: cdcctl table recopy"
+
+
+_CHANGES = {
+    DueNotice.ENDS: (CaptureChange.ENDS,),
+    DueNotice.ENDS_AND_BEGINS: (CaptureChange.ENDS, CaptureChange.BEGINS),
+    DueNotice.BEGINS: (CaptureChange.BEGINS,),
+}
 
 
 class TableVersion(NamedTuple):
@@ -53,7 +62,7 @@ class CaptureNotices:
         self._versions = versions
         self._delivered = delivered
         self._log = log
-        self._pending: dict[TableKey, CaptureChange] | None = None  # None: they are not read yet
+        self._pending: dict[TableKey, DueNotice] | None = None  # None: they are not read yet
 
     @classmethod
     def of_start(
@@ -61,20 +70,21 @@ class CaptureNotices:
         store: StateStore,
         selection: Selection,
         tables: Callable[[], Iterable[tuple[Oid, Relation]]],
+        databases: Container[Oid],
         *,
         planning: bool,
         log: Log,
     ) -> "CaptureNotices | None":
         """Return the notices of a start; None if there are none.
 
-        `tables`: all tables at the start, with their databases. `planning`: the copies are planned before the first
-        group, which may add notices.
+        `tables`: all tables at the start, with their databases, of which `databases` are captured. `planning`: the
+        copies are planned before the first group, which may add notices.
         """
         copies, start = store.view().copies, store.marks().start
-        is_pending = any(copy.capture is not CaptureChange.NONE for copy in copies.values())
+        is_pending = any(copy.capture is not DueNotice.NONE for copy in copies.values())
         if start is None or not (planning or is_pending):
             return None
-        versions = table_versions(selection, tables())
+        versions = table_versions(selection, tables(), databases)
         if planning and not any(version.is_selected for version in versions.values()):
             log.warning(NONE_SELECTED, tables=", ".join(selection.tables), hint=NONE_SELECTED_HINT)
         return cls(store, versions, start.position, log)
@@ -93,17 +103,14 @@ class CaptureNotices:
         if not begins_transaction:
             return group
         at = group.first.timeline, Lsn(group.first.commit_lsn - 2)  # records begin at multiples of 8
-        wanted = (CaptureChange.ENDS, CaptureChange.BEGINS)
-        keys = [key for change in wanted for key, pending in self._pending.items() if pending is change]
-        events = [
-            self._event(key, self._pending.pop(key), Position(*at, number))
-            for number, key in enumerate(keys[:GROUP_EVENTS])
-        ]
+        keys = [key for due in _CHANGES for key, pending in self._pending.items() if pending is due]
+        changes = [(key, change) for key in keys[:GROUP_TABLES] for change in _CHANGES[self._pending.pop(key)]]
+        events = [self._event(key, change, Position(*at, number)) for number, (key, change) in enumerate(changes)]
         if not self._pending:
             self._versions = {}
         return replace(group, items=[*events, *group.items]) if events else group
 
-    def _read(self) -> dict[TableKey, CaptureChange]:
+    def _read(self) -> dict[TableKey, DueNotice]:
         """Return the changes that the stream does not report by itself.
 
         NB: they were planned by the present names of the tables. Where the version at the start differs from the plan,
@@ -112,9 +119,9 @@ class CaptureNotices:
         return {
             key: copy.capture
             for key, copy in sorted(self._store.view().copies.items())
-            if copy.capture is not CaptureChange.NONE
+            if copy.capture is not DueNotice.NONE
             and (version := self._versions.get(key)) is not None
-            and version.is_selected == (copy.capture is CaptureChange.BEGINS)
+            and version.is_selected == (copy.capture is not DueNotice.ENDS)
         }
 
     def _event(self, key: TableKey, change: CaptureChange, position: Position) -> SchemaEvent:
@@ -138,16 +145,23 @@ class CaptureNotices:
         )
 
 
-def table_versions(selection: Selection, tables: Iterable[tuple[Oid, Relation]]) -> dict[TableKey, TableVersion]:
-    """Return those of `tables`, with their databases, that can be captured, as a selection names them."""
+def delivered_tables(store: StateStore) -> set[TableKey]:
+    """Return the tables of which something was delivered."""
+    return {(database, relation.oid) for database, relation in store.relations().values()}
+
+
+def table_versions(
+    selection: Selection, tables: Iterable[tuple[Oid, Relation]], databases: Container[Oid]
+) -> dict[TableKey, TableVersion]:
+    """Return those of `tables` that can be captured, as a selection names them; `databases` are captured."""
     return {
-        (database, relation.oid): _version(selection, relation)
+        (database, relation.oid): _version(selection, relation, is_there=database in databases)
         for database, relation in tables
         if is_captured(relation)
     }
 
 
-def _version(selection: Selection, relation: Relation) -> TableVersion:
+def _version(selection: Selection, relation: Relation, *, is_there: bool) -> TableVersion:
     own = under_own_name(relation, selection.root_of)
     has_rows = own is not None and (own.kind != ROUTED_KIND or own.has_partition_rows)
-    return TableVersion(own or alone(relation), own is not None and has_rows and selection.selects(own))
+    return TableVersion(own or alone(relation), is_there and own is not None and has_rows and selection.selects(own))

@@ -51,6 +51,7 @@ from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import KnownDatabase, Relation
 from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Stopped
+from tidemark.runtime.first_copy.capture_notices import delivered_tables
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, CopyFeeding, Deliver
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
@@ -196,7 +197,14 @@ class FirstCopy:
         node, settings = self._sessions.node(), self._settings
         # Changes of a transaction older than the seed are not streamed: they must exist when the tables are read.
         self._wait_for(node, self._beginning.complete_from, settings.older_wait_s)
-        plan = plan_copies(settings.select, settings.copy, self._store.view(), self._sessions, not_begun(self._store))
+        plan = plan_copies(
+            settings.select,
+            settings.copy,
+            self._store.view(),
+            self._sessions,
+            not_begun(self._store),
+            delivered=delivered_tables(self._store),
+        )
         timeline, seen_lsn = node.flushed()
         moves = {
             # NB: an open one has yet to get its snapshot.

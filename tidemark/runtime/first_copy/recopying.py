@@ -27,13 +27,12 @@ from enum import Enum
 from tidemark.engine.progress import Progress
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.capture_change import CaptureChange
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.wire.recopies import RecopyStep, RequestedTable, TableKey, recopies_by_table, recopies_of, step_of
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice, Recopy
 
 OLDER_WAIT_S = 5.0  # of a requested copy for older transactions; nothing is delivered meanwhile
 PAUSE_S = 30.0  # between the starts of a postponed copy: each one stops the stream for so long
@@ -180,7 +179,7 @@ def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> N
         else:
             left_out = replace(copy.without_snapshot(), phase=CopyPhase.REFUSED, refused_name=refused.name)
             if before not in (CopyPhase.PARTIAL, CopyPhase.REFUSED):  # else it is as it was
-                left_out = replace(left_out, capture=CaptureChange.BEGINS)
+                left_out = replace(left_out, capture=DueNotice.BEGINS)
             transaction.put_copy(*key, left_out)
         kept = request or replace(refused, generation=copy.generation)
         requests[key] = replace(kept, is_queued=False, phase_before=None, failed=refused.failed)

@@ -17,7 +17,7 @@ from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice
 
 COPIED_KIND = "r"  # pg_class.relkind: relations with rows
 PhaseChange = tuple[
@@ -43,7 +43,7 @@ class SelectedTables:
             known = transaction.copy(database, relation) or CopyProgress(phase, 0)
             if phase is CopyPhase.PARTIAL and known.phase is CopyPhase.REFUSED:
                 phase = known.phase  # noqa: PLW2901 - its rows are to be copied once they fit
-            transaction.put_copy(database, relation, replace(known, phase=phase, capture=CaptureChange.NONE))
+            transaction.put_copy(database, relation, replace(known, phase=phase, capture=DueNotice.NONE))
             if phase is CopyPhase.WAITING:
                 self._log.warning(
                     "a table was added to the selection; its rows are copied at the next start",

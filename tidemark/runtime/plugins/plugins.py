@@ -68,7 +68,13 @@ def load_plugins(config: Config, where: str) -> Plugins:
             )
         transforms.append(transform)
         transform_uses.append(use)
-    uses = PluginUses(made.uses.consumer, serializer_use, tuple(transform_uses))
+    uses = PluginUses(
+        made.uses.consumer,
+        serializer_use,
+        tuple(transform_uses),
+        exclude_origins=config.select.exclude_origins,
+        messages=config.select.messages,
+    )
     return replace(made, uses=uses, serializer=serializer, transforms=tuple(transforms))
 
 
@@ -114,7 +120,13 @@ def _serializer(config: Config, where: str) -> tuple[Serializer | None, PluginUs
     serializer = make()
     for section, values in serializer.settings.items():
         for key, wanted in values.items():
-            if getattr(getattr(config, section), key) != wanted:
+            configured = getattr(config, section, None)
+            if not hasattr(configured, key):
+                raise BadPlugin(
+                    f"{where}: deliver.serializer: {name} needs {section}.{key}, and the configuration has no such key",
+                    hint="correct `settings` of its class",
+                )
+            if getattr(configured, key) != wanted:
                 raise BadPlugin(
                     f"{where}: deliver.serializer: {name} needs {section}.{key} = {wanted!r}",
                     hint="the types are fixed by `cdcctl init`: a state with others needs to be created again",

@@ -22,7 +22,6 @@ from tidemark.io.process.config import Config
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateView
-from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import (
     ChangeGroup,
     CopyBoundary,
@@ -42,7 +41,7 @@ from tidemark.runtime.seed.initialise import beginning_of, write_base
 from tidemark.runtime.seed.seeding import Seed
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice, Fingerprint
 from tidemark.wire.state.history_index import HistoryIndex
 from tidemark.wire.state.process_log import Owner
 from tidemark.wire.state.state_keys import BEGINNING, FINGERPRINT
@@ -165,15 +164,17 @@ def captures_without_copies(
     Their copies are without snapshots, which could hide changes of the stream.
     """
     selection = config.select.selection()
+    latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
     copies = {key: copy.without_snapshot() for key, copy in view.copies.items() if wrong.has(key)}
     tables = set(_tables_of(at))
     for key in tables:
         relation = at.mirrors[key[0]].relation(key[1])
         shown = under_own_name(relation, selection.root_of) if is_captured(relation) else None
         if wrong.has(key) and shown is not None and _is_copied(shown, selection):
-            known = copies.get(key, CopyProgress(CopyPhase.LEFT, 0))
-            copies[key] = replace(known, phase=CopyPhase.LEFT, capture=CaptureChange.BEGINS)
-    latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
+            known = copies.get(key, CopyProgress(CopyPhase.PARTIAL if key in latest else CopyPhase.LEFT, 0))
+            was_captured = known.phase is not CopyPhase.LEFT and known.capture is DueNotice.NONE
+            due = DueNotice.ENDS if was_captured else known.capture
+            copies[key] = replace(known, phase=CopyPhase.LEFT, capture=due.after_return)
     gone = {key: version for key, version in latest.items() if wrong.has(key) and key not in tables}
     drops = [_schema_event(at, key[0], SchemaChange.DROP, version, None) for key, version in sorted(gone.items())]
     return TableCorrections(drops, {key: copy for key, copy in copies.items() if key not in gone}, list(gone))

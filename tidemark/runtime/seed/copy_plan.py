@@ -15,11 +15,10 @@ from tidemark.io.node.node_errors import CopyDenied
 from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import CopyConfig, SelectConfig
 from tidemark.io.state.state_views import StateView
-from tidemark.model.capture_change import CaptureChange
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice
 
 NOTHING: dict[str, tuple[str, ...]] = {}
 
@@ -70,8 +69,13 @@ def plan_copies(
     view: StateView,
     sessions: CopySessions,
     may_fail: Container[TableKey] = (),
+    *,
+    delivered: Collection[TableKey] = (),
 ) -> CopyPlan:
-    """Plan by the existing tables; raise `CopyDenied` for unreadable ones that are not in `may_fail`."""
+    """Plan by the existing tables; raise `CopyDenied` for unreadable ones that are not in `may_fail`.
+
+    `delivered`: the tables of which something was delivered; without a copy, nothing else is recorded of them.
+    """
     assert view.beginning is not None, "a first copy comes after the base"
     node = sessions.node()
     is_changed = is_changed_selection(select, copy, view) or _is_before(view, node.timeline())
@@ -83,6 +87,9 @@ def plan_copies(
     for database, name in database_names(node, view.beginning.databases).items():
         if not select.selection().selects_database(name):
             left = {key: known for key, known in view.copies.items() if key[0] == database}
+            if before is not None and before.selects_database(name):
+                partial = CopyProgress(CopyPhase.PARTIAL, 0)
+                left = {key: partial for key in delivered if key[0] == database} | left
             moves |= {key: _left(known) for key, known in left.items()}
             vanished -= left.keys()
             continue
@@ -184,18 +191,18 @@ def _move(
         return None
     if copy.enabled:
         waiting = known or CopyProgress(CopyPhase.WAITING, 0)
-        return replace(waiting, phase=CopyPhase.WAITING, capture=CaptureChange.NONE)
+        return replace(waiting, phase=CopyPhase.WAITING, capture=DueNotice.NONE)
     if is_first or (known is not None and known.phase is not CopyPhase.LEFT):
         return None
-    return replace(known or CopyProgress(CopyPhase.LEFT, 0), capture=CaptureChange.BEGINS)
+    left = known or CopyProgress(CopyPhase.LEFT, 0)
+    return replace(left, capture=left.capture.after_return)
 
 
 def _left(known: CopyProgress) -> CopyProgress:
     """Return the progress of a table that is not selected any more."""
-    if known.phase is CopyPhase.LEFT:
-        return known
-    has_begun = known.capture is not CaptureChange.BEGINS  # else nothing was delivered since it was selected
-    return replace(known, phase=CopyPhase.LEFT, capture=CaptureChange.ENDS if has_begun else CaptureChange.NONE)
+    is_reported = known.phase is CopyPhase.LEFT or known.capture is not DueNotice.NONE
+    capture = known.capture.after_leave if is_reported else DueNotice.ENDS
+    return replace(known, phase=CopyPhase.LEFT, capture=capture)
 
 
 def is_captured(selection: Selection, table: SourceTable) -> bool:

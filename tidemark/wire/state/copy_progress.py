@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tidemark.model.capture_change import CaptureChange
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, TimelineId
 from tidemark.model.position import Position
 
@@ -20,6 +19,29 @@ class CopyPhase(Enum):
     REFUSED = "refused"  # its existing rows do not fit into `copy.spool_bytes`: only its changes are captured
 
 
+class DueNotice(Enum):
+    """What the stream has yet to report of the capture of a table."""
+
+    NONE = "none"
+    ENDS = "ends"
+    BEGINS = "begins"
+    ENDS_AND_BEGINS = "ends_and_begins"  # changes between were not delivered
+
+    @property
+    def after_leave(self) -> "DueNotice":
+        """Return what is to be reported of a table that has left the selection, if this was due before."""
+        return _AFTER_LEAVE.get(self, self)
+
+    @property
+    def after_return(self) -> "DueNotice":
+        """Return what is to be reported of a table that has returned without a copy, if this was due before."""
+        return _AFTER_RETURN.get(self, self)
+
+
+_AFTER_LEAVE = {DueNotice.BEGINS: DueNotice.NONE, DueNotice.ENDS_AND_BEGINS: DueNotice.ENDS}
+_AFTER_RETURN = {DueNotice.NONE: DueNotice.BEGINS, DueNotice.ENDS: DueNotice.ENDS_AND_BEGINS}
+
+
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
     """The first copy of one table; its snapshot decides which streamed changes are delivered."""
@@ -33,7 +55,7 @@ class CopyProgress:
     seen_lsn: Lsn = INVALID_LSN  # everything that snapshot or catalogs showed is before it; 0: not recorded, use `lx`
     timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
     refused_name: str = ""  # of the table, with its database, when its copy was refused last; for people
-    capture: CaptureChange = CaptureChange.NONE  # the stream has yet to report that the table's capture ends or begins
+    capture: DueNotice = DueNotice.NONE
 
     def is_due(self, delivered_lsn: Lsn) -> bool:
         """Return whether the table must be copied once all commits up to `delivered_lsn` are delivered."""

@@ -22,12 +22,14 @@ class PluginUse:
 
 @dataclass(frozen=True, slots=True)
 class PluginUses:
-    """The consumer, serializer and transforms that a daemon is configured with."""
+    """The consumer, serializer and transforms that a daemon is configured with, and which changes it leaves out."""
 
     consumer: PluginUse
     serializer: PluginUse | None = None
     transforms: tuple[PluginUse, ...] = ()
     owner: Owner | None = None  # the process that recorded it; None: not recorded
+    exclude_origins: tuple[str, ...] | None = None  # of `select`; None: not recorded
+    messages: tuple[str, ...] | None = None  # the same
 
     @property
     def in_order(self) -> tuple[PluginUse, ...]:
