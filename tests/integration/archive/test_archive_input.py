@@ -59,9 +59,11 @@ def record_listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return the list of the folders that an input lists from now on."""
     listed: list[Path] = []
 
-    def listing(folder: Path, *, complete_only: bool, of: SystemIdentifier) -> ArchiveFolder:
+    def listing(
+        folder: Path, *, complete_only: bool, of: SystemIdentifier, since: tuple[TimelineId, Lsn]
+    ) -> ArchiveFolder:
         listed.append(folder)
-        return ArchiveFolder(folder, complete_only=complete_only, of=of)
+        return ArchiveFolder(folder, complete_only=complete_only, of=of, since=since)
 
     monkeypatch.setattr("tidemark.runtime.capture.archive_input.ArchiveFolder", listing)
     return listed

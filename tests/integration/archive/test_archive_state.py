@@ -1,5 +1,6 @@
 """The state of an archive folder: runs, gaps on the way to the latest timeline, and the ledger's holes."""
 
+import os
 import time
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_a_folder_is_described_by_runs_files_bytes_and_owner(tmp_path: Path) -> 
     (tmp_path / "letter.txt").write_text("not counted")
     state = taken(tmp_path)
     assert not state.is_ours
-    assert (state.file_count, state.byte_count) == (7, 70)
+    assert (state.file_count, state.byte_count) == (7, 5 * MB + 20), "a whole segment has a segment's size"
     assert state.free_bytes > 0
     assert state.runs == (SegmentRun(TimelineId(1), name(3), name(4)), SegmentRun(TimelineId(1), name(7), name(10)))
     assert state.path == (stretch(3 * MB, 5 * MB), stretch(7 * MB, 11 * MB))
@@ -97,6 +98,26 @@ def test_files_that_were_given_up_are_reported_until_they_are_there_and_failure_
     state = taken(spool.folder)
     assert [hole.name for hole in state.holes] == [name(4)]
     assert (state.given_up, state.failing_s) == (2, None)
+
+
+def test_a_folder_that_has_not_changed_is_not_listed_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.create(7)
+    fill(spool.folder, 3)
+    os.utime(spool.folder, ns=(0, 10**18))
+    first = taken(spool.folder)
+    assert (first.file_count, first.changed_ns) == (1, 10**18)
+    fill(spool.folder, 4)
+    os.utime(spool.folder, ns=(0, 10**18))  # as if it had not changed
+    assert archive_state(spool.folder, MB, first).file_count == 1
+    with HoleLedger.open(spool.ledger, writable=True) as ledger:
+        ledger.give_up(name(2), "full")
+    os.utime(spool.folder, ns=(0, 10**18))
+    second = archive_state(spool.folder, MB, first)
+    assert ([hole.name for hole in second.holes], second.file_count) == ([name(2)], 2)
+    fill(spool.folder, 5)
+    third = archive_state(spool.folder, MB, second)
+    assert (third.file_count, third.changed_ns) == (3, None), "a later change in this second would not be visible"
 
 
 def test_a_missing_folder_is_named_and_an_empty_one_is_no_error(tmp_path: Path) -> None:

@@ -115,6 +115,21 @@ def test_trimming_that_breaks_off_anywhere_leaves_one_run_up_to_the_newest(
     assert left >= {name(number) for number in numbers if number >= lsn // MB}
 
 
+@given(
+    segments=st.lists(st.tuples(st.sampled_from((TL1, TL2, TL3)), st.integers(0, 12)), unique=True),
+    number=st.integers(0, 13),
+    timeline=st.sampled_from((TL1, TL2, TL3)),
+    shift=st.sampled_from((4088, 4095, 8190)),
+)
+def test_the_upper_half_of_an_lsn_makes_no_difference(
+    segments: list[tuple[TimelineId, int]], number: int, timeline: TimelineId, shift: int
+) -> None:
+    low = removable([name(each, of) for of, each in segments], Horizon(timeline, Lsn(number * MB)), MB)
+    shifted = {name(each, of): name(each + shift, of) for of, each in segments}
+    high = removable(list(shifted.values()), Horizon(timeline, Lsn((number + shift) * MB)), MB)
+    assert high == [shifted[file] for file in low]
+
+
 def test_the_horizon_is_the_least_of_all_that_is_needed() -> None:
     confirmed, delivered = mark(7 * MB), mark(9 * MB)
     assert horizon_of(view(None), keep_bytes=0, copied_lsn=None) is None

@@ -5,6 +5,7 @@ waits for it without a limit, also not at the end of the process.
 """
 
 import threading
+import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
@@ -21,10 +22,12 @@ class ArchiveSilent(NoArchive):
 class ArchiveListing:
     """One listing of one folder."""
 
-    def __init__(self, folder: Path, segment_bytes: int) -> None:
-        """Start the thread."""
+    def __init__(self, folder: Path, segment_bytes: int, last: ArchiveState | None = None) -> None:
+        """Start the thread; `last`: the state of an earlier listing, if there is one."""
         self._folder = folder
         self._segment_bytes = segment_bytes
+        self._last = last
+        self.cpu_s = 0.0  # of the thread, once it is over
         self._found: Future[ArchiveState] = Future()
         threading.Thread(target=self._read_result, name="archive listing", daemon=True).start()
 
@@ -42,6 +45,9 @@ class ArchiveListing:
 
     def _read_result(self) -> None:
         try:
-            self._found.set_result(archive_state(self._folder, self._segment_bytes))
+            found = archive_state(self._folder, self._segment_bytes, self._last)
         except Exception as error:  # noqa: BLE001 - it is the asker's
             self._found.set_exception(error)
+            return
+        self.cpu_s = time.thread_time()
+        self._found.set_result(found)

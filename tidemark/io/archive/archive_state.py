@@ -6,14 +6,15 @@ segments do not count: their end may be incomplete.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.io.archive.hole_ledger import GivenUp, HoleLedger
 from tidemark.io.archive.segment_file import open_unpacked, wal_name
 from tidemark.io.archive.spool import Spool
+from tidemark.io.host.folder_changes import settled_mtime_ns
 from tidemark.model.errors import ConfigError, CorruptWal
 from tidemark.model.lsn import Lsn, SegmentNo, TimelineId, format_lsn
 from tidemark.wal.segments import (
@@ -80,6 +81,7 @@ class ArchiveState:
     holes: tuple[GivenUp, ...]  # files that were given up and are not in the folder, oldest first
     given_up: int  # files given up since the spool was created
     failing_s: float | None  # for how long archive_command has failed; None: it does not fail, or this is unknown
+    changed_ns: int | None = None  # the folder's mtime, if it shows every later change
 
     def gap_after(self, lsn: Lsn) -> WalSpan | None:
         """Return the first missing WAL from `lsn` on that has later WAL behind it."""
@@ -104,50 +106,100 @@ class ArchiveState:
         return [segment_name(timeline, number, self.segment_bytes) for number in range(first, behind + 1)]
 
 
-def archive_state(folder: Path, segment_bytes: int) -> ArchiveState:
-    """List `folder`; raise `NoArchive` if it cannot be listed or the history of its latest timeline is unreadable."""
-    files: dict[str, str] = {}
-    byte_count = 0
+def archive_state(folder: Path, segment_bytes: int, last: ArchiveState | None = None) -> ArchiveState:
+    """List `folder`; raise `NoArchive` if it cannot be listed or the history of its latest timeline is unreadable.
+
+    With `last`, the state at an earlier moment, the folder is listed again only if it has changed since.
+    """
     spool = Spool(folder)
+    given_up, count, failing_s = _ledger(spool)
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = wal_name(entry.name)
-                if file_kind(name) is not FileKind.OTHER:
-                    files[name] = entry.name
-                    with suppress(FileNotFoundError):  # trimmed meanwhile
-                        byte_count += entry.stat().st_size
+        changed_ns = settled_mtime_ns(folder)
         disk = os.statvfs(folder)
         is_ours = spool.is_ours
+        is_known = last is not None and changed_ns == last.changed_ns is not None and count == last.given_up
+        listed = None if is_known else _Listing.of(folder, segment_bytes)
     except OSError as error:
         raise NoArchive(f"cannot list the archive folder {folder}: {error.strerror}") from error
-    segments = {key for name in files if (key := parse_segment_name(name, segment_bytes)) is not None}
-    history = _latest_history(folder, files, segments)
-    given_up, count, failing_s = _ledger(spool)
+    if listed is None:
+        assert last is not None
+        return replace(last, is_ours=is_ours, free_bytes=disk.f_bavail * disk.f_frsize, failing_s=failing_s)
+    history = _latest_history(folder, listed)
+    runs = tuple(_runs_by_timeline(listed.numbers))
     return ArchiveState(
         folder=folder,
         segment_bytes=segment_bytes,
         is_ours=is_ours,
-        file_count=len(files),
-        byte_count=byte_count,
+        file_count=listed.file_count,
+        byte_count=listed.byte_count,
         free_bytes=disk.f_bavail * disk.f_frsize,
-        runs=tuple(_runs_by_timeline(segments, segment_bytes)),
+        runs=tuple(run.named(segment_bytes) for run in runs),
         timeline=history.timeline if history is not None else None,
-        path=tuple(_path(segments, history, segment_bytes)) if history is not None else (),
-        holes=tuple(hole for hole in given_up if hole.name not in files),
+        path=tuple(_path(runs, history, segment_bytes)) if history is not None else (),
+        holes=tuple(hole for hole in given_up if hole.name not in listed),
         given_up=count,
         failing_s=failing_s,
+        changed_ns=changed_ns,
     )
 
 
-def _latest_history(
-    folder: Path, files: dict[str, str], segments: Iterable[tuple[TimelineId, SegmentNo]]
-) -> TimelineHistory | None:
-    in_histories = {TimelineId(int(name[:8], 16)) for name in files if file_kind(name) is FileKind.HISTORY}
-    latest = max(in_histories | {timeline for timeline, _ in segments}, default=None)
+@dataclass(slots=True)
+class _Listing:
+    """The files of a folder: the segments by timeline, and the others by the server's name."""
+
+    segment_bytes: int
+    numbers: dict[TimelineId, set[SegmentNo]] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+    byte_count: int = 0
+
+    @classmethod
+    def of(cls, folder: Path, segment_bytes: int) -> "_Listing":
+        """List a folder. NB: there may be a hundred thousand segments, and a stat of each takes most of the time."""
+        listing = cls(segment_bytes)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if listing._add_segment(entry.name):
+                    listing.byte_count += segment_bytes
+                elif listing._add(entry.name):
+                    with suppress(FileNotFoundError):  # trimmed meanwhile
+                        listing.byte_count += entry.stat().st_size
+        return listing
+
+    def _add_segment(self, name: str) -> bool:
+        key = parse_segment_name(name, self.segment_bytes)
+        if key is None:
+            return False
+        self.numbers.setdefault(key[0], set()).add(key[1])
+        return True
+
+    def _add(self, file: str) -> bool:
+        """Add a file, unless it has nothing to do with WAL."""
+        name = wal_name(file)
+        kind = file_kind(name)
+        if kind is FileKind.OTHER:
+            return False
+        if kind is not FileKind.SEGMENT:
+            self.others[name] = file
+        else:
+            self._add_segment(name)
+        return True
+
+    @property
+    def file_count(self) -> int:
+        """How many files there are, a compressed one beside a plain one not counted."""
+        return len(self.others) + sum(map(len, self.numbers.values()))
+
+    def __contains__(self, name: str) -> bool:
+        key = parse_segment_name(name, self.segment_bytes)
+        return name in self.others if key is None else key[1] in self.numbers.get(key[0], ())
+
+
+def _latest_history(folder: Path, listed: _Listing) -> TimelineHistory | None:
+    in_histories = {TimelineId(int(name[:8], 16)) for name in listed.others if file_kind(name) is FileKind.HISTORY}
+    latest = max(in_histories | listed.numbers.keys(), default=None)
     if latest is None:
         return None
-    file = files.get(history_name(latest))
+    file = listed.others.get(history_name(latest))
     if file is None:
         return parse_history("", latest)
     try:
@@ -158,25 +210,40 @@ def _latest_history(
         raise UnreadableHistory(f"{folder / file} cannot be read: {reason}") from error
 
 
-def _runs_by_timeline(segments: set[tuple[TimelineId, SegmentNo]], segment_bytes: int) -> Iterable[SegmentRun]:
-    for timeline in sorted({timeline for timeline, _ in segments}):
-        for first, last in _runs([number for found, number in segments if found == timeline]):
-            yield SegmentRun(
-                timeline, segment_name(timeline, first, segment_bytes), segment_name(timeline, last, segment_bytes)
-            )
+@dataclass(frozen=True, slots=True)
+class _NumberRun:
+    """Consecutive segments of one timeline, by number."""
+
+    timeline: TimelineId
+    first: SegmentNo
+    last: SegmentNo
+
+    def named(self, segment_bytes: int) -> SegmentRun:
+        """Return the run by the names of its segments."""
+        first, last = (segment_name(self.timeline, number, segment_bytes) for number in (self.first, self.last))
+        return SegmentRun(self.timeline, first, last)
 
 
-def _path(
-    segments: set[tuple[TimelineId, SegmentNo]], history: TimelineHistory, segment_bytes: int
-) -> Iterable[WalSpan]:
+def _runs_by_timeline(numbers: Mapping[TimelineId, Iterable[SegmentNo]]) -> Iterable[_NumberRun]:
+    for timeline in sorted(numbers):
+        for first, last in _runs(numbers[timeline]):
+            yield _NumberRun(timeline, first, last)
+
+
+def _path(runs: Iterable[_NumberRun], history: TimelineHistory, segment_bytes: int) -> Iterable[WalSpan]:
     """Return the existing WAL along a history; the first segment of a timeline has its parent's bytes, too."""
     spans = {span.timeline: span for span in history.spans}
     pieces: list[WalSpan] = []
-    for timeline, number in segments:
-        span = spans.get(timeline)
-        start_lsn, end_lsn = segment_start(number, segment_bytes), segment_start(number + 1, segment_bytes)
-        if span is not None and span.begin_lsn < end_lsn:
-            pieces.append(WalSpan(start_lsn, end_lsn if span.end_lsn is None else min(end_lsn, span.end_lsn)))
+    for run in runs:
+        span = spans.get(run.timeline)
+        if span is None:
+            continue
+        start_lsn = segment_start(max(run.first, segment_of(span.begin_lsn, segment_bytes)), segment_bytes)
+        end_lsn = segment_start(SegmentNo(run.last + 1), segment_bytes)
+        if span.end_lsn is not None:
+            end_lsn = min(end_lsn, span.end_lsn)
+        if start_lsn < end_lsn:
+            pieces.append(WalSpan(start_lsn, end_lsn))
     begin_lsn = reached = Lsn(0)
     for piece in sorted(pieces, key=lambda piece: piece.start_lsn):
         if piece.start_lsn > reached:

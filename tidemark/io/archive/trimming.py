@@ -10,7 +10,7 @@ After a crash in the middle the newest segments remain, and the next call contin
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidemark.io.archive.segment_file import wal_name
@@ -71,13 +71,31 @@ def removable(files: Iterable[str], horizon: Horizon, segment_bytes: int) -> lis
     The newest shows how far archiving has come: later segments that the server reports never arrived.
     """
     first_kept = segment_of(horizon.lsn, segment_bytes)
-    keys = [(key, file) for file in files if (key := _segment(file, segment_bytes)) is not None]
-    newest = max((key for key, file in keys if file_kind(wal_name(file)) is FileKind.SEGMENT), default=None)
+    # Names have the timeline, then the upper half of the LSN: most of a hundred thousand are kept without parsing them.
+    upper = f"{horizon.lsn >> 32:08X}"
+    old, kept = list[str](), list[str]()
+    for file in files:
+        (old if file.removeprefix(".")[8:16] <= upper else kept).append(file)
+    keys = [(key, file) for file in old if (key := _segment(file, segment_bytes)) is not None]
+    newest = max((key for key, file in keys if _is_whole(file)), default=None)
+    if newest is not None:
+        newest = max(newest, next(_whole_descending(kept, segment_bytes), newest))
     found: list[tuple[SegmentNo, TimelineId, str]] = []
     for (timeline, number), file in keys:
         if timeline <= horizon.timeline and number < first_kept and (timeline, number) != newest:
             found.append((number, timeline, file))
     return [file for _, _, file in sorted(found)]
+
+
+def _is_whole(file: str) -> bool:
+    return file_kind(wal_name(file)) is FileKind.SEGMENT
+
+
+def _whole_descending(files: Iterable[str], segment_bytes: int) -> Iterator[tuple[TimelineId, SegmentNo]]:
+    """Yield the whole segments, the newest first: names are in the order of timeline and number."""
+    for file in sorted(files, reverse=True):
+        if _is_whole(file) and (key := _segment(file, segment_bytes)) is not None:
+            yield key
 
 
 def trim(spool: Spool, horizon: Horizon, segment_bytes: int) -> Trimmed:

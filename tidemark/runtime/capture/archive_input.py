@@ -94,8 +94,10 @@ class ArchiveInput(SourceThread):
         """Return the folder's inventory, if it may have changed."""
         if not self._changes.may_be_new():
             return None
+        since = self._timeline, self._ring.write_lsn
         try:
-            archive = ArchiveFolder(self._folder, complete_only=True, of=self._system_identifier)
+            with self._changes.listing():
+                archive = ArchiveFolder(self._folder, complete_only=True, of=self._system_identifier, since=since)
         except NoWal:
             return None  # not yet
         check_same_cluster(archive, self._system_identifier)

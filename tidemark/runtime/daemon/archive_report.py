@@ -1,4 +1,4 @@
-"""Both processes' report on the archive folder, refreshed at intervals because each one lists the whole folder.
+"""Both processes' report on the archive folder, refreshed at intervals: a folder that changed is listed as a whole.
 
 Realtime needs no archive: a folder that hangs blocks a thread, not the sidecar's loop.
 """
@@ -16,6 +16,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 
 LISTING_S = 5.0
+CPU_SHARE_MAX = 0.01  # of a listing: one of a hundred thousand segments takes 0.3 s of CPU
 SILENT_S = 30.0  # a hundred thousand files take seconds, over a network more
 
 
@@ -29,14 +30,17 @@ class ArchiveReport:
     _answer: NodeArchiving | None = None  # the node's report from before the listing began
     _begun_s: float = -LISTING_S
     _listing: ArchiveListing | None = None
+    _last: ArchiveState | None = None
+    _every_s: float = LISTING_S
     _is_reported: bool = False
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
         """Look, if it is time; `received_lsn`: the end of the ring, if there is one."""
         if self.folder:
             self.watch.poll()
-        if self.folder and self._listing is None and now_s - self._begun_s >= LISTING_S:
-            self._listing = ArchiveListing(Path(self.folder), self.context.store.identity.segment_bytes)
+        if self.folder and self._listing is None and now_s - self._begun_s >= self._every_s:
+            segment_bytes = self.context.store.identity.segment_bytes
+            self._listing = ArchiveListing(Path(self.folder), segment_bytes, self._last)
             self._begun_s = now_s
             self._answer = self.watch.answer
         listing = self._listing
@@ -44,6 +48,7 @@ class ArchiveReport:
             return None
         if listing.is_over:
             self._listing = None
+            self._every_s = max(LISTING_S, listing.cpu_s / CPU_SHARE_MAX)
         try:
             found = listing.result(0)
         except TidemarkError as error:
@@ -53,6 +58,7 @@ class ArchiveReport:
             self._is_reported = True
             return None
         self._is_reported = False
+        self._last = found
         self._report(found, received_lsn)
         return found
 

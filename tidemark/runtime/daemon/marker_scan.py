@@ -65,8 +65,11 @@ class MarkerScan(SourceThread):
             self._stopping.wait(POLL_S)
 
     def _read_on(self) -> None:
+        since = (self._timeline, self.read_lsn) if self._timeline is not None else None
+        of = self._identity.system_identifier
         try:
-            archive = ArchiveFolder(self._folder, complete_only=True, of=self._identity.system_identifier)
+            with self._changes.listing():
+                archive = ArchiveFolder(self._folder, complete_only=True, of=of, since=since)
         except NoWal:
             return  # not yet
         check_same_cluster(archive, self._identity.system_identifier)
