@@ -91,12 +91,12 @@ BLOCK = 4091  # segments of 1 MB: the upper half of the LSN grows with the fifth
 def test_segments_before_what_was_read_make_no_difference(
     first: set[int],
     second: set[int],
+    *,
     empty: set[int],
     foreign: set[int],
     others: set[str],
     fork: int,
     lsn: int,
-    *,
     has_history: bool,
 ) -> None:
     if not first | second:

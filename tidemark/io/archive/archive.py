@@ -92,7 +92,7 @@ class ArchiveFolder:
 
         `complete_only`: an archive with complete segments only. `.partial` files are ignored, since their end may be
         incomplete, and recycled segments count as damage. `of`: the cluster, if known; a damaged segment does not
-        identify it. `since`: how far WAL was read; segments of earlier WAL may be ignored if others identify the cluster.
+        identify it. `since`: how far WAL was read; earlier segments may be ignored if others identify the cluster.
         """
         self.folder = folder
         self._complete_only = complete_only
