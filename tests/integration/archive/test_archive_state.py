@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, WalSpan, archive_state
 from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.io.archive.spool import Spool
@@ -16,6 +17,7 @@ from tidemark.wal.segments import segment_name
 
 MB = 1 << 20
 FILES = 20_000
+DEADLINE_S = 60.0
 LISTED_S = 4.0  # of CPU time; it takes 0.3
 
 
@@ -152,6 +154,15 @@ def test_a_history_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path: P
     with pytest.raises(NoArchive, match=r"00000002\.history cannot be read") as reported:
         taken(tmp_path)
     assert "fetch it again" in reported.value.hint
+
+
+def test_a_listing_that_fails_counts_its_cpu_time(tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    (tmp_path / "00000002.history").mkdir()
+    listing = ArchiveListing(tmp_path, MB)
+    with pytest.raises(NoArchive, match="cannot be read"):
+        listing.result(DEADLINE_S)
+    assert listing.cpu_s > 0, "or a folder of many segments would be listed again at once"
 
 
 def test_twenty_thousand_files_are_listed_quickly(tmp_path: Path) -> None:
