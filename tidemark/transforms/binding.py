@@ -1,17 +1,18 @@
 """A transform bound to a version of a table: whether the table matches, and what holds for all results.
 
-A column that a transform left out counts as hidden, and the bitmaps of unchanged columns follow the columns, so neither
-depends on code of an application.
+A column that a transform left out counts as hidden, the bitmaps of unchanged columns follow the columns, and rows have
+the declared columns, so none of this depends on code of an application.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.batch import META_NAMES, Batch
 from tidemark.engine.selection import matches
+from tidemark.model.change import AFTER, BEFORE
 from tidemark.transforms.transform import (
     BadTransform,
     BatchStep,
@@ -25,7 +26,8 @@ from tidemark.transforms.unchanged import FormerIndexes, select_unchanged
 
 def bind(transform: Transform, shape: TableShape) -> BoundTransform | None:
     """Return a transform for a version of a table; None if the table does not match. Raise `BadTransform`."""
-    if not matches(shape.table, transform.tables):
+    tables = (transform.tables,) if isinstance(transform.tables, str) else transform.tables
+    if not matches(shape.table, tables):
         return None
     if transform.has_column is not None and transform.has_column not in shape.names:
         return None
@@ -40,11 +42,16 @@ def bind(transform: Transform, shape: TableShape) -> BoundTransform | None:
         raise BadTransform(
             f"{transform}: bind returned {type(bound).__name__} for {shape.table}, not a BoundTransform or None"
         )
+    if not isinstance(bound.shape, TableShape) or not callable(bound.step):
+        raise BadTransform(
+            f"{transform}: bind returned a BoundTransform of {type(bound.shape).__name__} and "
+            f"{type(bound.step).__name__} for {shape.table}, not of a TableShape and a function"
+        )
     if fault := next(_faults(bound.shape, shape), None):
         raise BadTransform(f"{transform}: {fault}")
     lost = {*shape.numbers.values()} - {*bound.shape.numbers.values()}
     changed = replace(bound.shape, hidden=shape.hidden | bound.shape.hidden | lost)
-    return BoundTransform(changed, partial(_checked, transform, bound.step, _moved(shape, changed), len(shape.names)))
+    return BoundTransform(changed, _checked(transform, bound.step, shape, changed))
 
 
 def _faults(changed: TableShape, shape: TableShape) -> Iterator[str]:
@@ -69,13 +76,43 @@ def _moved(shape: TableShape, changed: TableShape) -> FormerIndexes | None:
     return np.array(former, dtype=np.int64)
 
 
-def _checked(
-    transform: Transform, step: BatchStep, moved: FormerIndexes | None, count: int, batch: Batch
-) -> Sequence[Batch]:
-    """Return what a step made of a batch. Raise `TransformFailed`."""
-    made = step(batch)
-    if not isinstance(made, (tuple, list)) or not all(isinstance(each, Batch) for each in made):
-        raise TransformFailed(
-            f"{transform}: its step returned {type(made).__name__} for {batch.table}, not a list or tuple of batches"
-        )
-    return made if moved is None else [select_unchanged(each, moved, count) for each in made]
+def _checked(transform: Transform, step: BatchStep, shape: TableShape, changed: TableShape) -> BatchStep:
+    """Return the step with a check of the batches that it returns. It raises `TransformFailed`."""
+    moved, count = _moved(shape, changed), len(shape.names)
+    known: tuple[pa.Schema, pa.Schema] | None = None  # the last ones, before and after: mostly all are the same
+
+    def checked(batch: Batch) -> Sequence[Batch]:
+        nonlocal known
+        made = step(batch)
+        if not isinstance(made, (tuple, list)) or not all(isinstance(each, Batch) for each in made):
+            raise TransformFailed(
+                f"{transform}: its step returned {type(made).__name__} for {shape.table}, "
+                "not a list or tuple of batches"
+            )
+        for each in made:
+            if not isinstance(each.arrow, pa.RecordBatch):
+                raise TransformFailed(
+                    f"{transform}: its step returned {type(each.arrow).__name__} as rows of {shape.table}, "
+                    "not a RecordBatch"
+                )
+            schemas = (batch.schema, each.schema)
+            if schemas != known:
+                if wrong := _wrong_column(*schemas, changed):
+                    raise TransformFailed(
+                        f"{transform}: its step returned rows of {shape.table} whose {wrong} is not as declared"
+                    )
+                known = schemas
+        return made if moved is None else [select_unchanged(each, moved, count) for each in made]
+
+    return checked
+
+
+def _wrong_column(before: pa.Schema, after: pa.Schema, changed: TableShape) -> str | None:
+    """Return a column of rows that is missing or has another type than declared; None if there is none."""
+    declared = {name: before.field(name).type for name in META_NAMES if name in before.names}
+    if changed.is_flat:
+        declared |= {field.name: field.type for field in changed.columns}
+    else:
+        declared |= {BEFORE: changed.columns, AFTER: changed.columns}
+    found = {field.name: field.type for field in after}
+    return next((name for name, kind in declared.items() if name not in found or found[name] != kind), None)

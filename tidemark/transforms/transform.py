@@ -78,8 +78,14 @@ class TableShape:
         return replace(self, columns=columns, numbers=numbers)
 
     def with_hidden(self, names: Iterable[str]) -> "TableShape":
-        """Return the shape with columns whose values are hidden: under another name, the table would be refused."""
-        return replace(self, hidden=self.hidden | {self.numbers[name] for name in names if name in self.numbers})
+        """Return the shape with columns whose values are hidden: under another name, the table would be refused.
+
+        Raise `BadTransform` for a name that is no column of the shape.
+        """
+        hidden = set(names)
+        if unknown := sorted(hidden - {*self.names}):
+            raise BadTransform(f"{self.table} has no column {unknown[0]} that could be hidden")
+        return replace(self, hidden=self.hidden | {self.numbers[name] for name in hidden & self.numbers.keys()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class Transform(ABC):
     """Changes batches of the tables that it matches; the table is always the one in the source."""
 
     keeps_tables: ClassVar[bool] = True  # False: its batches have another name, or are flat
-    tables: Sequence[str] = ("*.*",)
+    tables: str | Sequence[str] = "*.*"
     has_column: str | None = None
 
     def __init_subclass__(cls) -> None:

@@ -85,6 +85,10 @@ def test_a_column_that_is_renamed_remains_described_by_its_number() -> None:
     [
         (lambda shape: shape, "Given: bind returned TableShape for public.customers, not a BoundTransform or None"),
         (
+            lambda shape: BoundTransform(lambda batch: [batch], shape),  # type: ignore[arg-type]
+            "Given: bind returned a BoundTransform of function and TableShape for public.customers",
+        ),
+        (
             lambda shape: BoundTransform(shape.with_columns(list(shape.columns)[1:]), lambda batch: [batch]),
             "Given: it returned public.customers without id, which is in the key",
         ),
@@ -115,3 +119,63 @@ def test_a_step_that_returns_no_batches_is_refused_by_the_name_of_its_transform(
         TransformFailed, match=rf"Given: its step returned {kind} for public.customers, not a list or tuple of batches"
     ):
         bound(Given(lambda shape: BoundTransform(shape, step)), to=TABLE).apply(ROWS)
+
+
+def sides(change: Callable[[pa.StructArray], pa.StructArray]) -> Callable[[Batch], Sequence[Batch]]:
+    return lambda batch: [batch.with_sides(change)]
+
+
+def reversed_columns(side: pa.StructArray) -> pa.StructArray:
+    return pa.StructArray.from_arrays(side.flatten()[::-1], fields=[*side.type][::-1], mask=side.is_null())
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (sides(reversed_columns), "whose _before is not as declared"),
+        (sides(lambda side: pa.nulls(len(side))), "whose _before is not as declared"),
+        (lambda batch: [batch.with_rows(batch.arrow.drop_columns(["_after"]))], "whose _after is not as declared"),
+        (lambda batch: [batch.with_rows(batch.arrow.drop_columns(["_op"]))], "whose _op is not as declared"),
+        (lambda batch: [batch, batch.with_rows(batch.arrow.drop_columns(["_lsn"]))], "whose _lsn is not as declared"),
+    ],
+)
+def test_rows_in_another_form_than_declared_reach_no_handler(
+    step: Callable[[Batch], Sequence[Batch]], message: str
+) -> None:
+    with pytest.raises(TransformFailed, match=rf"Given: its step returned rows of public.customers {message}"):
+        bound(Given(lambda shape: BoundTransform(shape, step)), to=TABLE).apply(ROWS)
+
+
+def test_a_column_that_is_declared_as_dropped_and_still_there_reaches_no_handler() -> None:
+    transform = Given(lambda shape: BoundTransform(shape.with_columns([*shape.columns][:2]), lambda batch: [batch]))
+    with pytest.raises(TransformFailed, match=r"whose _before is not as declared"):
+        bound(transform, to=TABLE).apply(ROWS)
+
+
+def test_a_form_is_checked_again_where_an_earlier_batch_had_the_declared_one() -> None:
+    plan = bound(Given(lambda shape: BoundTransform(shape, lambda batch: [batch])), to=TABLE)
+    assert [rows_of(found) for found in plan.apply(ROWS)] == [rows_of(ROWS)]
+    with pytest.raises(TransformFailed, match=r"whose _before is not as declared"):
+        plan.apply(ROWS.with_sides(reversed_columns))
+
+
+def test_rows_that_are_no_record_batch_are_refused() -> None:
+    def as_table(batch: Batch) -> Sequence[Batch]:
+        return [batch.with_rows(pa.Table.from_batches([batch.arrow]))]
+
+    with pytest.raises(TransformFailed, match=r"Given: its step returned Table as rows of public.customers, not a Rec"):
+        bound(Given(lambda shape: BoundTransform(shape, as_table)), to=TABLE).apply(ROWS)
+
+
+def test_a_column_that_is_not_there_cannot_be_hidden() -> None:
+    with pytest.raises(BadTransform, match=r"public.customers has no column emial that could be hidden"):
+        bound(Given(lambda shape: BoundTransform(shape.with_hidden(["emial"]), lambda batch: [batch])), to=TABLE)
+
+
+@pytest.mark.parametrize("tables", ["public.customers", ("public.customers",)])
+def test_an_attribute_tables_may_be_one_pattern(tables: str | Sequence[str]) -> None:
+    transform = Given(without_name)
+    transform.tables = tables
+    assert bound(transform, to=TABLE).shape.names == ("id", "email")
+    transform.tables = "public.orders"
+    assert not bound(transform, to=TABLE).steps

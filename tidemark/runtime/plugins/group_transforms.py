@@ -13,8 +13,6 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.engine.batch import Batch
 from tidemark.model.change import (
-    AFTER,
-    BEFORE,
     ChangeBatch,
     ChangeGroup,
     EngineEvent,
@@ -130,11 +128,9 @@ class GroupTransforms:
             return
         relation = self._transformed(database, plan)
         for batch in self.batches(item):
-            found = [batch.schema.field(name).type if name in batch.schema.names else None for name in (BEFORE, AFTER)]
-            if batch.table != relation.qualified_name or found != [plan.shape.columns, plan.shape.columns]:
+            if batch.table != relation.qualified_name:
                 raise TransformFailed(
-                    f"{self._names}: rows of {item.relation.qualified_name} were returned for another table, or in "
-                    "another form than was declared"
+                    f"{self._names}: rows of {relation.qualified_name} were returned for another table"
                 )
             yield ChangeBatch(item.database, relation, batch.arrow)
 
