@@ -75,10 +75,36 @@ class Serializer(ABC):
 
     def serialized(self, batch: Batch, now_ns: int) -> SerializedBatch:
         """Return a batch with its records. Raise `SerializerFailed`."""
-        found = self.records(batch, now_ns)
-        if not isinstance(found, Sequence):
-            raise SerializerFailed(f"{type(self).__name__} returned {type(found).__name__} for {batch.table}")
+        found: object = self.records(batch, now_ns)
+        if not isinstance(found, Sequence) or isinstance(found, str | bytes):
+            raise SerializerFailed(
+                f"{type(self).__name__} returned {type(found).__name__} for {batch.table}, "
+                "not a sequence of SerializedRecord"
+            )
+        if isinstance(found, list | tuple) and (fault := _fault(found, len(batch))):
+            raise SerializerFailed(f"{type(self).__name__} returned for {batch.table} {fault}")
         return SerializedBatch(batch, found)
+
+
+def _fault(records: Sequence[object], row_count: int) -> str | None:
+    """Return what is wrong with records, without their values; None: nothing."""
+    for record in records:
+        if not isinstance(record, SerializedRecord):
+            return f"a {type(record).__name__}, not a SerializedRecord"
+        if fault := _fault_of_one(*record, row_count):
+            return fault
+    return None
+
+
+def _fault_of_one(key: object, value: object, row: object, row_count: int) -> str | None:
+    for name, given in (("key", key), ("value", value)):
+        if given is not None and not isinstance(given, bytes):
+            return f"a {name} of the type {type(given).__name__}, not bytes or None"
+    if not isinstance(row, int):
+        return f"a row of the type {type(row).__name__}, not int"
+    if not 0 <= row < row_count:  # NB: one below 0 would have the position of another change
+        return f"a record of the row {row}, and the batch has {row_count}"
+    return None
 
 
 def shown_relation(batch: Batch) -> Relation:

@@ -220,13 +220,41 @@ def test_flat_rows_and_other_results_are_refused() -> None:
     with pytest.raises(SerializerFailed, match=r"the rows of public\.customers are flat: omit Flatten"):
         DebeziumJson().records(flat, NOW_NS)
 
-    class ReturnsNothing(Serializer):
-        def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
-            del batch, now_ns
-            return None  # type: ignore[return-value]
 
-    with pytest.raises(SerializerFailed, match=r"ReturnsNothing returned NoneType for public\.customers"):
-        ReturnsNothing().serialized(flat, NOW_NS)
+class Returning(Serializer):
+    """Returns what a test says."""
+
+    def __init__(self, returned: object) -> None:
+        self._returned = returned
+
+    def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
+        del batch, now_ns
+        return self._returned  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "NoneType for public.customers, not a sequence of SerializedRecord"),
+        ("text", "str for public.customers, not a sequence"),
+        (iter(()), "tuple_iterator for public.customers, not a sequence"),
+        ([(b"k", b"v", 0)], "for public.customers a tuple, not a SerializedRecord"),
+        ([SerializedRecord("k", b"v", 0)], "for public.customers a key of the type str, not bytes or None"),  # type: ignore[arg-type]
+        ((SerializedRecord(None, "v", 0),), "for public.customers a value of the type str, not bytes or None"),  # type: ignore[arg-type]
+        ([SerializedRecord(b"k", None, b"secret")], "for public.customers a row of the type bytes, not int$"),  # type: ignore[arg-type]
+        ([SerializedRecord(b"k", b"v", len(ROWS))], "for public.customers a record of the row 5, and the batch has 5"),
+        ([SerializedRecord(b"k", b"v", -1)], "for public.customers a record of the row -1, and the batch has 5"),
+    ],
+)
+def test_what_is_no_sequence_of_records_of_the_batch_is_refused(returned: object, message: str) -> None:
+    with pytest.raises(SerializerFailed, match=f"Returning returned {message}"):
+        Returning(returned).serialized(batch_of(*ROWS, of=TABLE), NOW_NS)
+
+
+def test_no_record_and_several_ones_of_a_row_are_accepted() -> None:
+    records = [SerializedRecord(b"k", None, 4), SerializedRecord(None, b"v", 4)]
+    for accepted in ((), records, tuple(records)):
+        assert Returning(accepted).serialized(batch_of(*ROWS, of=TABLE), NOW_NS).records == accepted
 
 
 def test_no_rows_and_all_types_are_serialized() -> None:
