@@ -11,7 +11,7 @@ from tidemark.io.host.folder_changes import CPU_SHARE_MAX, MTIME_TICK_S_MAX, UNS
 YEAR_NS = 365 * 86_400 * 1_000_000_000
 
 
-class Clock:
+class FakeClocks:
     """The clocks of the module under test."""
 
     def __init__(self) -> None:
@@ -26,13 +26,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClocks:
+    clock = FakeClocks()
     monkeypatch.setattr("tidemark.io.host.folder_changes.time", clock)
     return clock
 
 
-def test_a_listing_that_takes_long_is_not_repeated_soon(tmp_path: Path, clock: Clock) -> None:
+def test_a_listing_that_takes_long_is_not_repeated_soon(tmp_path: Path, clock: FakeClocks) -> None:
     changes = FolderChanges(tmp_path)
     assert changes.may_be_new()
     with changes.listing():
@@ -47,7 +47,7 @@ def test_a_listing_that_takes_long_is_not_repeated_soon(tmp_path: Path, clock: C
 
 @pytest.mark.parametrize("ahead_ns", [-YEAR_NS, 0, YEAR_NS])
 def test_a_folder_is_listed_until_its_mtime_shows_every_change_by_whatever_clock(
-    tmp_path: Path, clock: Clock, ahead_ns: int
+    tmp_path: Path, clock: FakeClocks, ahead_ns: int
 ) -> None:
     changed_ns = time.time_ns() + ahead_ns
     os.utime(tmp_path, ns=(0, changed_ns))
@@ -63,7 +63,7 @@ def test_a_folder_is_listed_until_its_mtime_shows_every_change_by_whatever_clock
     assert changes.may_be_new()
 
 
-def settled(folder: Path, clock: Clock) -> FolderChanges:
+def settled(folder: Path, clock: FakeClocks) -> FolderChanges:
     changes = FolderChanges(folder)
     assert changes.may_be_new()
     clock.now_s += 2 * MTIME_TICK_S_MAX
@@ -72,7 +72,7 @@ def settled(folder: Path, clock: Clock) -> FolderChanges:
     return changes
 
 
-def test_a_folder_that_was_replaced_by_one_of_the_same_age_is_listed(tmp_path: Path, clock: Clock) -> None:
+def test_a_folder_that_was_replaced_by_one_of_the_same_age_is_listed(tmp_path: Path, clock: FakeClocks) -> None:
     archive, other = tmp_path / "archive", tmp_path / "other"
     for folder in (archive, other):
         folder.mkdir()
@@ -83,7 +83,7 @@ def test_a_folder_that_was_replaced_by_one_of_the_same_age_is_listed(tmp_path: P
     assert changes.may_be_new()
 
 
-def test_a_folder_without_a_visible_change_is_listed_now_and_then(tmp_path: Path, clock: Clock) -> None:
+def test_a_folder_without_a_visible_change_is_listed_now_and_then(tmp_path: Path, clock: FakeClocks) -> None:
     changes = settled(tmp_path, clock)
     clock.now_s += UNSHOWN_S_MAX
     assert changes.may_be_new()
