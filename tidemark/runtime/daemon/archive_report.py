@@ -78,7 +78,7 @@ class ArchiveReport:
 
     def _begin_lsn(self) -> Lsn | None:
         """Return where the capture began: if nothing behind it was ever archived, that is a lag, too."""
-        beginning = self.context.store.view().beginning
+        beginning = self.context.store.beginning()
         return beginning.lsn if beginning is not None else None
 
 
