@@ -1,5 +1,7 @@
 """Which pipelines of a lake in an object store run at present, and a command that must be alone."""
 
+from threading import Event
+
 import pytest
 
 from tests.integration.stores.test_store_faults import cut_off
@@ -7,6 +9,7 @@ from tests.support.lakes.lakes import IDENTITY
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.lakes.stored_lake import StoredLake, changes
 from tests.support.processes.waiting import wait_until
+from tests.support.servers.object_store import Answer, ConnectionCut, Forward, StoreRequest
 from tidemark.pipeline.lake.lake_lock import LakeInUse
 from tidemark.pipeline.landing import lake_epoch, running_pipelines
 from tidemark.pipeline.landing.lake_epoch import LakeHold, LakeTaken, hold_lake
@@ -122,6 +125,29 @@ def test_a_running_pipeline_is_seen_however_long_its_batch_takes(
             holding(stored, "c", alone=True)
     with holding(stored, "c", alone=True) as command:
         assert not command.others
+
+
+def test_a_pipeline_ends_without_another_request_while_a_renewal_has_no_answer(
+    stored: StoredLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_pipelines, "RENEW_S", 0.01)
+    monkeypatch.setattr(running_pipelines, "END_S", 0.01)
+    stored.feed(changes(ScriptedTable(), 1))
+    asked, ended = list[StoreRequest](), Event()
+
+    def unanswered(request: StoreRequest, _forward: Forward) -> Answer:
+        asked.append(request)
+        ended.wait()
+        raise ConnectionCut
+
+    pipeline = holding(stored, "b")
+    with stored.server.failing(unanswered):
+        wait_until(lambda: bool(asked), "a renewal without an answer")
+        with pipeline:
+            pass
+        found = [request.method for request in asked]
+        ended.set()
+    assert found == ["PUT"]  # a request to delete the object would also wait for its limit
 
 
 @pytest.mark.usefixtures("slow_host")

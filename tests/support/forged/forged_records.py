@@ -141,6 +141,7 @@ class OneDatabase:
 
     def __init__(self, catalog: ScriptedCatalog) -> None:
         self._catalog = catalog
+        self.renamed_by: Xid | None = None  # the transaction that renames it out of the selection
         self.redo = catalog.redo
         self.commit = catalog.commit
         self.abort = catalog.abort
@@ -154,8 +155,10 @@ class OneDatabase:
         return self._catalog if database == DATABASE else None
 
     def selection_changes(self, xid: Xid) -> Sequence[DatabaseSelectionChange]:
-        del xid
-        return ()
+        if xid != self.renamed_by:
+            return ()
+        tables = tuple(self._catalog.committed.values())
+        return (DatabaseSelectionChange(self._catalog, tables, appears=False, is_dropped=False),)
 
 
 class Wal:
@@ -169,10 +172,11 @@ class Wal:
         from_lsn: Lsn = INVALID_LSN,
     ) -> None:
         self.catalog = ScriptedCatalog(*relations)
+        self.databases = OneDatabase(self.catalog)
         self.decoder = Decoder(
             FORMAT,
             TimelineId(TIMELINE),
-            OneDatabase(self.catalog),
+            self.databases,
             next_xid=NEXT_XID,
             memory_bytes=memory_bytes,
             spill=spill,

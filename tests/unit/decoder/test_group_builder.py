@@ -9,6 +9,7 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, SchemaEvent, Truncation
+from tidemark.model.lsn import Xid
 
 ACCOUNT, LEDGER = 16385, 16390
 DIALECTS = {DATABASE: Dialect()}
@@ -132,6 +133,29 @@ def test_a_group_ends_before_the_event_by_which_a_table_leaves_the_selection() -
     assert isinstance(left, SchemaEvent)
     assert left.capture is CaptureChange.ENDS
     assert [ids(item) for item in others if isinstance(item, ChangeBatch)] == [[3], [4]]
+
+
+def test_the_tables_of_a_database_that_leaves_the_selection_are_in_one_group() -> None:
+    """Also those of a thousand tables; the others end no group."""
+    others = [relation(f"other_{number}", LEDGER + number) for number in range(1, 1000)]
+    root = replace(relation("root", 18_000), kind="p")
+    parts = [replace(relation(f"part_{number}", 18_000 + number), ancestors=(root,)) for number in range(1, 10)]
+    stream = Wal(relation(), relation("ledger", LEDGER), *others, root, *parts)
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.commit(701)
+    stream.databases.renamed_by = Xid(702)
+    stream.insert(702, parts[0].oid, packed_row(2))
+    stream.commit(702)
+    builder = GroupBuilder(
+        DIALECTS,
+        selected=lambda found: not found.name.startswith("other_"),
+        root_of=lambda lineage: lineage[-1],
+    )
+    first, second = groups_of(stream, builder)
+    assert [ids(item) for item in first.items] == [[1], [2]]
+    events = [item for item in second.items if isinstance(item, SchemaEvent)]
+    assert [event.capture for event in events] == [CaptureChange.ENDS] * 3
+    assert [event.before.name for event in events if event.before is not None] == ["account", "ledger", "root"]
 
 
 def test_messages_do_not_end_batches() -> None:

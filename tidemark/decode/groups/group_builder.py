@@ -157,7 +157,7 @@ class GroupBuilder:
                 if item.position.ordinal < first:
                     self._count_item(item, end)
                     continue
-                if self._is_full or (self._first is not None and self._ends_capture(item)):
+                if self._is_full or (self._holds_changes and self._ends_capture(item)):
                     yield self._close()
                 self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
@@ -393,8 +393,22 @@ class GroupBuilder:
         change = self._capture_change(item)
         return item if change is CaptureChange.NONE else replace(item, capture=change)
 
+    @property
+    def _holds_changes(self) -> bool:
+        """Return whether the group has anything but events by which tables leave the selection: those come first."""
+        if self._collected is not None or not self._items:
+            return self._collected is not None
+        last = self._items[-1]
+        return not isinstance(last, SchemaEvent) or last.capture is not CaptureChange.ENDS
+
     def _ends_capture(self, item: Item) -> bool:
-        return isinstance(item, SchemaEvent) and CaptureChange.ENDS in (item.capture, self._capture_change(item))
+        """Return whether a selected table leaves the selection; a partition below another table is none."""
+        if not isinstance(item, SchemaEvent):
+            return False
+        if item.capture is CaptureChange.ENDS:
+            left = item.before
+            return left is not None and self.selects(left) and self._routes.target(left).oid == left.oid
+        return self._capture_change(item) is CaptureChange.ENDS
 
     def _capture_change(self, event: SchemaEvent) -> CaptureChange:
         if event.before is None or event.after is None:

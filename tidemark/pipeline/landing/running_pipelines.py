@@ -21,6 +21,7 @@ FOLDER = "_pipeline"
 RENEW_S = 30.0
 RENEW_AGAIN_S = 5.0  # after a request without an answer, which has waited for it
 ALIVE_S = 3 * RENEW_S
+END_S = 5.0  # how long the end of a pipeline waits for a renewal that was begun
 _NAME = "alive-"
 
 
@@ -61,9 +62,11 @@ class AliveObject:
                 wait_s = RENEW_AGAIN_S
 
     def delete(self) -> None:
-        """Delete it, if the store answers."""
+        """Delete it, if the store answers; otherwise the pipeline counts as running until `ALIVE_S` have passed."""
         self._ended.set()
-        self._renewing.join()
+        self._renewing.join(END_S)
+        if self._renewing.is_alive():
+            return
         with suppress(StoreUnavailable):
             store_of(self._path).delete([self._path])
 
