@@ -13,6 +13,7 @@ import pyarrow as pa
 from tidemark.engine.batch import META_NAMES, Batch
 from tidemark.engine.selection import matches
 from tidemark.model.change import AFTER, BEFORE
+from tidemark.model.errors import TidemarkError
 from tidemark.transforms.transform import (
     BadTransform,
     BatchStep,
@@ -20,12 +21,16 @@ from tidemark.transforms.transform import (
     TableShape,
     Transform,
     TransformFailed,
+    TransformRaised,
 )
 from tidemark.transforms.unchanged import FormerIndexes, select_unchanged
 
 
 def bind(transform: Transform, shape: TableShape) -> BoundTransform | None:
-    """Return a transform for a version of a table; None if the table does not match. Raise `BadTransform`."""
+    """Return a transform for a version of a table; None if the table does not match.
+
+    Raise `BadTransform`, or `TransformFailed` if its code raises another error.
+    """
     tables = (transform.tables,) if isinstance(transform.tables, str) else transform.tables
     if not matches(shape.table, tables):
         return None
@@ -35,7 +40,12 @@ def bind(transform: Transform, shape: TableShape) -> BoundTransform | None:
         raise BadTransform(
             f"{transform}: the rows of {shape.table} are flat", hint="write Flatten as the last transform"
         )
-    bound = transform.bind(shape)
+    try:
+        bound = transform.bind(shape)
+    except TidemarkError:
+        raise
+    except Exception as error:
+        raise TransformFailed(f"{transform} raised {type(error).__name__} on {shape.table}") from error
     if bound is None:
         return None
     if not isinstance(bound, BoundTransform):
@@ -83,7 +93,12 @@ def _checked(transform: Transform, step: BatchStep, shape: TableShape, changed: 
 
     def checked(batch: Batch) -> Sequence[Batch]:
         nonlocal known
-        made = step(batch)
+        try:
+            made = step(batch)
+        except TidemarkError:
+            raise
+        except Exception as error:
+            raise TransformRaised(f"{transform} raised {type(error).__name__} on rows of {shape.table}") from error
         if not isinstance(made, (tuple, list)) or not all(isinstance(each, Batch) for each in made):
             raise TransformFailed(
                 f"{transform}: its step returned {type(made).__name__} for {shape.table}, "

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemark.engine.batch import Batch, key_of
 from tidemark.model.change import Op, batch_schema
-from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
+from tidemark.model.errors import ConfigError, Disposition, ExitCode, TidemarkError
 from tidemark.model.relation import Relation
 from tidemark.transforms.identity import identity_of
 
@@ -34,6 +34,15 @@ class TransformFailed(TidemarkError):
 
     exit_code = ExitCode.CONSUMER_FAILED
     hint = "change the transform or the rows; the changes are delivered again after a restart"
+
+
+class TransformRaised(TransformFailed):
+    """Code of a transform raised an error on rows, which may be gone at the next attempt.
+
+    NB: the text of its cause may have values of rows.
+    """
+
+    disposition = Disposition.RETRY
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ class EmailDomain(Transform):
     def bind(self, shape: TableShape) -> BoundTransform:
         """Return the step for a table that has the column."""
         if self._column in shape.key:
-            raise BadTransform(f"{self._column} of {shape.table} is in the key: two rows could become one")
+            raise BadTransform(f"{self}: {self._column} of {shape.table} is in the key: two rows could become one")
         at = shape.names.index(self._column)
         if not pa.types.is_string(shape.columns.field(at).type):
-            raise BadTransform(f"{self._column} of {shape.table} is no text")
+            raise BadTransform(f"{self}: {self._column} of {shape.table} is no text")
 
         def replaced(side: pa.StructArray) -> pa.StructArray:
             columns = side.flatten()

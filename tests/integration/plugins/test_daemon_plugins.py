@@ -222,7 +222,7 @@ def test_an_error_of_a_transform_and_a_silent_serializer_end_the_daemon_without_
     sidecar.ended(ExitCode.CONSUMER_FAILED, "SilentSerializer returned NoneType for public.person")
     use_config(f"{consumer}[[transforms]]\nuse = 'tidemark:OnRow'\nfunction = '{PLUGINS}:leaking'\n", sidecar)
     sidecar.start(wait=False)
-    sidecar.ended(ExitCode.CONSUMER_FAILED, "a transform of OnRow(leaking) raised ValueError on public.person")
+    sidecar.ended(ExitCode.CONSUMER_FAILED, "OnRow(leaking) raised ValueError on rows of public.person")
     assert files_with(CANARY, sidecar.folder, sidecar.log_path) == []
 
 

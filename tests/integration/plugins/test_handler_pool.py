@@ -254,7 +254,7 @@ def test_an_error_of_a_transform_is_retried_in_the_pool_and_ends_the_daemon_with
     sidecar.options["TIDEMARK_DELIVER__RETRIES_MAX"] = "1"
     sidecar.start()
     insert(sidecar, 1, 1, note="a-note-of-the-row")
-    raised = "a transform raised ValueError on rows of public.person"
+    raised = "OnRow(leaking) raised ValueError on rows of public.person"
     assert sidecar.wait_for_event("the handler failed; it is called again with the same batch")["error"] == raised
     sidecar.ended(ExitCode.CONSUMER_FAILED, raised)
     assert files_with("a-note-of-the-row", sidecar.folder, sidecar.log_path) == []

@@ -4,10 +4,9 @@ Messages of applications (`LogicalMessage`) have no columns and remain as they a
 is filtered out is delivered, and confirmed, like others.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
@@ -21,16 +20,13 @@ from tidemark.model.change import (
     PartitionEvent,
     SchemaEvent,
 )
-from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Epoch
 from tidemark.model.relation import Relation
 from tidemark.transforms.plan import PLANS_MAX, TransformPlan, TransformPlans
 from tidemark.transforms.source_form import event_without_constants, transformed_relation, without_constants
-from tidemark.transforms.transform import BadTransform, Transform, TransformFailed
-
-RETURNED = TypeVar("RETURNED")
+from tidemark.transforms.transform import BadTransform, Transform, TransformFailed, TransformRaised
 
 
 class GroupTransforms:
@@ -65,13 +61,13 @@ class GroupTransforms:
         """
         for database, relation in tables:
             name = self._database(database)
-            plan = self._plan(name, relation)
+            plan = self._plans.plan(name, relation)
             if keeps_tables:
                 self._transformed(name, plan)
 
     def identity(self, database: Oid, relation: Relation) -> str:
         """Return the identity of the transforms of a version of a table; "": none matches. Raise `BadTransform`."""
-        return self._plan(self._database(database), relation).identity if self._has_transforms else ""
+        return self._plans.plan(self._database(database), relation).identity if self._has_transforms else ""
 
     def learn(self, group: ChangeGroup) -> None:
         """Learn the names of databases that are new in a group."""
@@ -81,9 +77,9 @@ class GroupTransforms:
         """Check that the transforms fit a new version of a table; raise `BadTransform`."""
         database, before, after = self._database(event.database), event.before, event.after
         if after is not None and before is not None:
-            self._guarded(partial(self._plans.check_change, database, before, after), after)
+            self._plans.check_change(database, before, after)
         elif after is not None:
-            self._plan(database, after)
+            self._plans.plan(database, after)
 
     def event(self, event: EngineEvent) -> EngineEvent:
         """Return an event for a consumer that gets the versions of tables in the source: without constants."""
@@ -92,10 +88,13 @@ class GroupTransforms:
     def batches(self, item: ChangeBatch) -> Sequence[Batch]:
         """Return the batches that the rows of an item become; without rows, none."""
         database = self._database(item.database)
-        plan = self._plan(database, item.relation)
+        plan = self._plans.plan(database, item.relation)
         relation = without_constants(item.relation) if self._has_transforms else item.relation
         batch = Batch.of(database, relation, self._epoch, item.rows)
-        return [each for each in self._guarded(partial(plan.apply, batch), item.relation) if len(each)]
+        try:
+            return [each for each in plan.apply(batch) if len(each)]
+        except TransformRaised as error:  # final: no pool calls it again
+            raise TransformFailed(str(error)) from None
 
     def apply(self, group: ChangeGroup) -> ChangeGroup:
         """Return a group in which rows and versions of tables are transformed."""
@@ -122,7 +121,7 @@ class GroupTransforms:
 
     def _rows(self, item: ChangeBatch) -> Iterator[ChangeBatch]:
         database = self._database(item.database)
-        plan = self._plan(database, item.relation)
+        plan = self._plans.plan(database, item.relation)
         if not plan.steps:
             yield item
             return
@@ -146,7 +145,7 @@ class GroupTransforms:
     def version(self, database: Oid, relation: Relation) -> Relation:
         """Return a version of a table after the transforms; raise `BadTransform`."""
         name = self._database(database)
-        return self._transformed(name, self._plan(name, relation))
+        return self._transformed(name, self._plans.plan(name, relation))
 
     def _transformed(self, database: str, plan: TransformPlan) -> Relation:
         key = (database, plan.shape.relation)
@@ -156,20 +155,6 @@ class GroupTransforms:
                 self._relations.clear()
             found = self._relations[key] = transformed_relation(plan, self._columns_of)
         return found
-
-    def _plan(self, database: str, relation: Relation) -> TransformPlan:
-        return self._guarded(partial(self._plans.plan, database, relation), relation)
-
-    def _guarded(self, call: Callable[[], RETURNED], relation: Relation) -> RETURNED:
-        """Call code of transforms. NB: the text of an error that is not Tidemark's may contain values of rows."""
-        try:
-            return call()
-        except TidemarkError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the plug-in's own, whatever it is
-            raise TransformFailed(
-                f"a transform of {self._names} raised {type(error).__name__} on {relation.qualified_name}"
-            ) from None
 
     def _database(self, oid: Oid) -> str:
         return self._databases.get(oid, str(oid))

@@ -251,7 +251,7 @@ class HandlerPool(Generic[PART]):
                     continue
                 if delay_s is None:
                     count = retry.backoff.failures
-                    error.add_note(f"raised by the handler, after {count} {'retry' if count == 1 else 'retries'}")
+                    error.add_note(f"raised for a batch, after {count} {'retry' if count == 1 else 'retries'}")
                     raise
                 self._log.warning(
                     "the handler failed; it is called again with the same batch",

@@ -12,13 +12,11 @@ from tidemark.engine.batch import ROWS_AT_ONCE, Batch, Change
 from tidemark.engine.poison import CallPart, CallParts, ParkedBatch, rows_of
 from tidemark.engine.ports import Clock
 from tidemark.model.commit_time import NSECS_PER_USEC
-from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.model.poison import PoisonChange, WorkerPoison, WorkerProgress, WorkerRaised
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlan
-from tidemark.transforms.transform import TransformFailed
 
 Unit = Batch | SerializedBatch | Change | SerializedChange
 UnitHandler = Callable[[Unit], None]
@@ -74,12 +72,6 @@ UNITS: Mapping[tuple[bool, bool], Callable[[Processing, Batch], Sequence[tuple[i
 }
 
 
-class TransformRaised(TransformFailed):
-    """Code of a transform raised an error, which may be gone at the next attempt."""
-
-    disposition = Disposition.RETRY
-
-
 class PendingBatch:
     """A batch with what is not handled of it. After an error, the handler is called again with the unit that failed."""
 
@@ -104,14 +96,8 @@ class PendingBatch:
         return len(self._batch)
 
     def transformed(self) -> Sequence[Batch]:
-        """Return the batches that the transforms make of it. NB: the text of an error may contain values of rows."""
-        try:
-            return (self._batch,) if self._plan is None else self._plan.apply(self._batch)
-        except TidemarkError:
-            raise
-        except Exception as error:
-            table = self._batch.relation.qualified_name
-            raise TransformRaised(f"a transform raised {type(error).__name__} on rows of {table}") from error
+        """Return the batches that the transforms make of it."""
+        return (self._batch,) if self._plan is None else self._plan.apply(self._batch)
 
     def prepare(self) -> None:
         """Transform the rows, and serialize the first of them: the work that may run before the batch is due."""
