@@ -208,7 +208,7 @@ class Archive:
     def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
         """Hand over to the sidecar: everything that commits before its marker is delivered."""
         self._run.release()
-        if self._store.view().hand_over.attempt != self._attempt:
+        if self._store.hand_over().attempt != self._attempt:
             return  # the sidecar has started another attempt; its marker is further on
         position = halted_at.position
         reached = HandOver(self._attempt, position.timeline, position.commit_lsn)

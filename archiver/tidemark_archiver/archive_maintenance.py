@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tidemark.engine.marking import WalMark
+from tidemark.io.archive.trimming import FILES_MAX
 from tidemark.io.host.logs import describe_error
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.model.errors import TidemarkError
@@ -13,10 +14,17 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.node_requests import NodeRequests
-from tidemark.runtime.daemon.spool_maintenance import SpoolMaintenance
+from tidemark.runtime.daemon.spool_maintenance import MaintainedSpool, SpoolMaintenance
 
 MAINTENANCE_S = 10.0
 CPU_SHARE_MAX = 0.01  # of the maintenance, which lists the spool: 0.1 s of CPU with a hundred thousand segments
+
+
+def maintenance_pause_s(used_s: float, maintained: MaintainedSpool | None) -> float:
+    """Return the time to the next maintenance after one that used `used_s` of CPU: short if segments remain."""
+    if maintained is not None and maintained.trimmed.file_count == FILES_MAX:
+        return MAINTENANCE_S
+    return max(MAINTENANCE_S, used_s / CPU_SHARE_MAX)
 
 
 class ArchiveMaintenance:
@@ -35,7 +43,7 @@ class ArchiveMaintenance:
         self._report.step(now_s)
         if now_s < self._not_before_s:
             return
-        began_s = time.thread_time()
+        began_s, maintained = time.thread_time(), None
         try:
             maintained = self._maintenance.maintain(read_lsn)
         except TidemarkError as error:
@@ -45,7 +53,7 @@ class ArchiveMaintenance:
             self._is_reported = True
             return
         finally:
-            self._not_before_s = now_s + max(MAINTENANCE_S, (time.thread_time() - began_s) / CPU_SHARE_MAX)
+            self._not_before_s = now_s + maintenance_pause_s(time.thread_time() - began_s, maintained)
         if self._is_reported:
             self._is_reported = False
             self._context.log.info("the spool is maintained again")

@@ -163,7 +163,7 @@ class RealtimeReturn:
         """Request the return once the stream is being buffered: the buffer must contain the marker."""
         if buffer.input.link is Link.STREAMING:
             self._is_requested = False
-            attempt = self._store.view().hand_over.attempt + 1
+            attempt = self._store.hand_over().attempt + 1
             self._transition.try_move(Event.RETURN_READY, hand_over=HandOver(attempt))
 
     def _check_marker(self, marks: StateMarks) -> None:
@@ -185,7 +185,7 @@ class RealtimeReturn:
 
     def _buffer_at_marker(self) -> LiveBuffer | None:
         """Return the buffer once it contains the marker, on the timeline on which the archiver reached it."""
-        buffer, reached = self._buffer, self._store.view().hand_over
+        buffer, reached = self._buffer, self._store.hand_over()
         timeline = buffer.timeline_at(reached.lsn) if buffer is not None else None
         if buffer is not None and timeline == reached.timeline:
             self._buffer, self._marker = None, None

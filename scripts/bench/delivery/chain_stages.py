@@ -273,6 +273,7 @@ class Copying:
                 epoch,
                 view.beginning,
                 deliver,
+                captured=(),
                 metrics=Metrics("bench"),
                 log=get_log("bench"),
                 stopping=threading.Event(),

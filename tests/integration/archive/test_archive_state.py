@@ -3,17 +3,21 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, WalSpan, archive_state
 from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.io.archive.spool import Spool
+from tidemark.io.host.folder_changes import MTIME_TICK_S_MAX, UNSHOWN_S_MAX
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import segment_name
 
 MB = 1 << 20
 FILES = 20_000
+DEADLINE_S = 60.0
 LISTED_S = 4.0  # of CPU time; it takes 0.3
 
 
@@ -100,24 +104,35 @@ def test_files_that_were_given_up_are_reported_until_they_are_there_and_failure_
     assert (state.given_up, state.failing_s) == (2, None)
 
 
-def test_a_folder_that_has_not_changed_is_not_listed_again(tmp_path: Path) -> None:
+def test_a_folder_that_has_not_changed_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr("tidemark.io.host.folder_changes.time", SimpleNamespace(monotonic=lambda: clock.now_s))
     spool = Spool(tmp_path / "spool")
     spool.create(7)
-    fill(spool.folder, 3)
+
+    def filled(number: int, last: ArchiveState) -> ArchiveState:
+        """Add a segment as if the folder had not changed."""
+        fill(spool.folder, number)
+        os.utime(spool.folder, ns=(0, 10**18))
+        return archive_state(spool.folder, MB, last)
+
     os.utime(spool.folder, ns=(0, 10**18))
-    first = taken(spool.folder)
-    assert (first.file_count, first.changed_ns) == (1, 10**18)
-    fill(spool.folder, 4)
-    os.utime(spool.folder, ns=(0, 10**18))  # as if it had not changed
-    assert archive_state(spool.folder, MB, first).file_count == 1
+    first = filled(3, taken(spool.folder))
+    assert first.file_count == 1, "a change of the same second would not be visible"
+    clock.now_s += 2 * MTIME_TICK_S_MAX
+    second = filled(4, first)
+    assert second.file_count == 2, "such a change may have come after the first listing"
+    clock.now_s += 5
+    assert filled(5, second).file_count == 2
     with HoleLedger.open(spool.ledger, writable=True) as ledger:
         ledger.give_up(name(2), "full")
-    os.utime(spool.folder, ns=(0, 10**18))
-    second = archive_state(spool.folder, MB, first)
-    assert ([hole.name for hole in second.holes], second.file_count) == ([name(2)], 2)
-    fill(spool.folder, 5)
-    third = archive_state(spool.folder, MB, second)
-    assert (third.file_count, third.changed_ns) == (3, None), "a later change in this second would not be visible"
+    third = filled(6, second)
+    assert ([hole.name for hole in third.holes], third.file_count) == ([name(2)], 4)
+    assert filled(7, third).file_count == 4
+    clock.now_s += UNSHOWN_S_MAX
+    assert filled(8, third).file_count == 6, "some file systems do not show every change"
+    fill(spool.folder, 9)
+    assert archive_state(spool.folder, MB, third).file_count == 7
 
 
 def test_a_missing_folder_is_named_and_an_empty_one_is_no_error(tmp_path: Path) -> None:
@@ -139,6 +154,15 @@ def test_a_history_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path: P
     with pytest.raises(NoArchive, match=r"00000002\.history cannot be read") as reported:
         taken(tmp_path)
     assert "fetch it again" in reported.value.hint
+
+
+def test_a_listing_that_fails_counts_its_cpu_time(tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+    (tmp_path / "00000002.history").mkdir()
+    listing = ArchiveListing(tmp_path, MB)
+    with pytest.raises(NoArchive, match="cannot be read"):
+        listing.result(DEADLINE_S)
+    assert listing.cpu_s > 0, "or a folder of many segments would be listed again at once"
 
 
 def test_twenty_thousand_files_are_listed_quickly(tmp_path: Path) -> None:

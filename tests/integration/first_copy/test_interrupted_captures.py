@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.integration.replay.test_unselected import EXCLUDED, TABLES, Unselected, capturing, fill
+from tests.integration.replay.test_unselected import CREATE, EXCLUDED, TABLES, Unselected, capturing, fill
+from tests.support.lakes.lakes import replica_rows
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
@@ -145,6 +146,36 @@ def test_a_query_ends_where_a_rename_of_the_database_removes_its_table_from_the_
         cluster.sql(f"ALTER DATABASE {other}_gone RENAME TO {other}")
         cluster.sql("INSERT INTO elsewhere VALUES (2, 'last')", other)
         captured.land()
+        (gap,) = captured.table("elsewhere").breaks
+        assert not gap.is_open
+        check_missing(captured, "elsewhere")
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_changes_before_a_rename_of_the_database_that_the_configuration_follows_are_not_missing_without_a_report(
+    cluster: Cluster, database: str, tmp_path: Path, *, copied: bool
+) -> None:
+    """The new name is configured before the stream has the rename, and so with the changes before it."""
+    with two_databases(cluster, database, tmp_path, copied=copied) as (captured, other):
+        cluster.sql("INSERT INTO elsewhere VALUES (1, 'first')", other)
+        captured.land()
+        captured.sidecar.stop()
+        cluster.sql("INSERT INTO elsewhere VALUES (2, 'before the rename')", other)
+        cluster.sql(f"ALTER DATABASE {other} RENAME TO {other}_gone")
+        cluster.sql("INSERT INTO elsewhere VALUES (3, 'after the rename')", f"{other}_gone")
+        captured.sidecar.options[DATABASES] = f"{database},{other}_gone"
+        plan_undelivered(captured, "")
+        captured.sidecar.start()
+        captured.sql(CREATE)
+        cluster.sql("INSERT INTO elsewhere VALUES (4, 'last')", f"{other}_gone")
+        captured.land()
+        if copied:
+            replica = replica_rows(captured.lake / captured.table("elsewhere").folder, "")
+            assert [(row["id"], row["note"]) for row in replica] == cluster.sql(
+                "SELECT id, note FROM elsewhere ORDER BY id", f"{other}_gone"
+            )
+            return
+        assert captured.events() == [("elsewhere", CaptureChange.ENDS)]
         (gap,) = captured.table("elsewhere").breaks
         assert not gap.is_open
         check_missing(captured, "elsewhere")

@@ -186,6 +186,7 @@ def first_copy(store: StateStore, dsn: str) -> FirstCopy:
         epoch,
         beginning,
         no_delivery,
+        captured=(),
         metrics=Metrics("main"),
         log=get_log("test"),
         stopping=stopping,

@@ -27,6 +27,7 @@ from tidemark.pipeline.source.outbox_range import PARTITION_BYTES
 from tidemark.pipeline.source.stream import LOOK_S, LOOK_S_MAX, OutboxStreamReader
 from tidemark.pipeline.source.value_contents import SCHEMA, ValueContents
 from tidemark.wire.items import decode_item, encode_item
+from tidemark.wire.state.state_keys import IDENTITY
 from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
 
 GROUPS = 30
@@ -143,6 +144,27 @@ def test_a_trigger_waits_no_longer_than_its_bound(state: Path) -> None:
     end = offset(group_ends(state)[-1])
     assert reader_of(state, pollTimeoutMs="0").latestOffset(end, ReadAllAvailable()) == end
     assert reader_of(state, pollTimeoutMs="50").latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_an_outbox_that_is_renumbered_while_a_trigger_waits_gives_no_offset_with_its_new_name(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, head = 0, OutboxReader.head
+    end, reader = offset(group_ends(state)[-1]), reader_of(state, pollTimeoutMs="200")
+
+    def look(outbox: OutboxReader) -> Sequence:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+                transaction.put(IDENTITY, replace(transaction.identity, outbox_id="0c0d"))
+        return head(outbox)
+
+    monkeypatch.setattr(OutboxReader, "head", look)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end, "Spark would plan a batch from one to the other"
+    assert looks >= 3
+    with pytest.raises(OutboxReplaced, match="0c0d"):
+        reader.latestOffset(end, ReadAllAvailable())
 
 
 def test_looks_for_values_become_rare_while_there_are_none(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

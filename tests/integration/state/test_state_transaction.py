@@ -472,23 +472,23 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
 def test_databases_that_join_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
     reported = {Oid(2): KnownDatabase("two", "LATIN1")}
     moved(store, lambda transaction: transaction.record_databases(reported))
-    assert store.view().beginning is None
+    assert store.view().beginning is store.beginning() is None
     begun = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
     moved(store, lambda transaction: transaction.put(BEGINNING, begun))
     moved(store, lambda transaction: transaction.record_databases({}))
     assert store.view().beginning == begun
     moved(store, lambda transaction: transaction.record_databases(reported))
     after = replace(begun, databases={Oid(1): "one", Oid(2): "two"}, encodings={Oid(1): "UTF8", Oid(2): "LATIN1"})
-    assert store.view().beginning == after
+    assert store.view().beginning == store.beginning() == after
     moved(store, lambda transaction: transaction.record_databases({Oid(2): KnownDatabase("two", "UTF8")}))
     assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
 
 
 def test_the_hand_over_record_is_as_it_was_written(store: StateStore) -> None:
-    assert store.view().hand_over == HandOver()
+    assert store.view().hand_over == store.hand_over() == HandOver()
     met = HandOver(3, TimelineId(1), Lsn(500))
     moved(store, lambda transaction: transaction.put(HAND_OVER, met))
-    assert store.view().hand_over == met
+    assert store.view().hand_over == store.hand_over() == met
 
 
 def test_the_copies_of_a_capture_are_separate_and_end_with_their_table(store: StateStore) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from tidemark.io.archive.archive_progress import Missing, is_off_over, missing
 from tidemark.io.archive.archive_state import ArchiveState, WalSpan
 from tidemark.io.archive.hole_ledger import GivenUp
+from tidemark.io.host.folder_changes import FolderView
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.wal.segments import segment_name
 
@@ -35,6 +36,7 @@ def folder(*stretches: tuple[int, int], holes: tuple[int, ...] = ()) -> ArchiveS
         holes=tuple(GivenUp(name(hole), "given up", 0) for hole in holes),
         given_up=len(holes),
         failing_s=None,
+        view=FolderView(device=1, inode=1, mtime_ns=0, at_s=0.0, since_s=0.0),
     )
 
 

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tidemark.io.archive.segment_file import DamagedFile, open_unpacked, skip, wal_name
@@ -91,14 +92,18 @@ class ArchiveFolder:
 
         `complete_only`: an archive with complete segments only. `.partial` files are ignored, since their end may be
         incomplete, and recycled segments count as damage. `of`: the cluster, if known; a damaged segment does not
-        identify it. `since`: how far WAL was read; segments of earlier WAL may be ignored, unless there are no others.
+        identify it. `since`: how far WAL was read; earlier segments may be ignored if others identify the cluster.
         """
         self.folder = folder
         self._complete_only = complete_only
-        names = _names(folder, since)
         kinds = (FileKind.SEGMENT,) if complete_only else (FileKind.PARTIAL, FileKind.SEGMENT)
-        segments = [names[name] for name in names if file_kind(name) in kinds]
-        first = _identifying_header(folder, segments, of)
+        files = _list(folder)
+        for listed in (files,) if since is None else (_following(files, *since), files):
+            names = _names(listed)
+            segments = [names[name] for name in names if file_kind(name) in kinds]
+            first = _identifying_header(folder, segments, of)
+            if first is not None and of in (None, first.system_identifier):
+                break
         if first is None:
             for file in segments:
                 _check_major(folder / file)
@@ -284,27 +289,30 @@ def _check_major(path: Path) -> None:
                 raise UnsupportedMajor(f"{path}: {error}") from error
 
 
-def _names(folder: Path, since: tuple[TimelineId, Lsn] | None) -> Mapping[str, str]:
-    """Map the server's file names to the files; a plain file is preferred to a compressed one."""
+def _list(folder: Path) -> list[str]:
     try:
-        files = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+        return [entry.name for entry in os.scandir(folder) if entry.is_file()]
     except OSError as error:
         raise NoWal(f"cannot list {folder}: {error.strerror}") from error
-    if since is not None:
-        files = _since(files, *since)
+
+
+def _names(files: list[str]) -> Mapping[str, str]:
+    """Map the server's file names to the files; a plain file is preferred to a compressed one."""
     named = {wal_name(file): file for file in sorted(files, key=len, reverse=True)}
     return dict(sorted(named.items()))
 
 
-def _since(files: list[str], timeline: TimelineId, lsn: Lsn) -> list[str]:
+def _following(files: list[str], timeline: TimelineId, lsn: Lsn) -> list[str]:
     """Return the files of WAL that follows, by the timeline and the upper half of the LSN in their names.
 
-    These are 8 digits each; comparing a hundred thousand names takes a small part of the time of parsing them.
+    These are 8 digits each; comparing a hundred thousand names takes a small part of the time of parsing them. One
+    segment of the timeline itself is included, since the latest timeline in the folder is the one to follow.
     """
     read, upper = f"{timeline:08X}", f"{lsn >> 32:08X}"
     histories = [file for file in files if file[8:9] == "."]
     segments = [file for file in files if file[8:9] != "." and (file[8:16] >= upper or file[:8] > read)]
-    return [*histories, *segments] if segments else files
+    of_read = (file for file in files if file[:8] == read and file_kind(wal_name(file)) is FileKind.SEGMENT)
+    return [*histories, *segments, *islice(of_read, 1)]
 
 
 def _files(

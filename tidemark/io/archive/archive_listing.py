@@ -47,6 +47,7 @@ class ArchiveListing:
         try:
             found = archive_state(self._folder, self._segment_bytes, self._last)
         except Exception as error:  # noqa: BLE001 - it is the asker's
+            self.cpu_s = time.thread_time()
             self._found.set_exception(error)
             return
         self.cpu_s = time.thread_time()

@@ -14,7 +14,7 @@ from pathlib import Path
 from tidemark.io.archive.hole_ledger import GivenUp, HoleLedger
 from tidemark.io.archive.segment_file import open_unpacked, wal_name
 from tidemark.io.archive.spool import Spool
-from tidemark.io.host.folder_changes import settled_mtime_ns
+from tidemark.io.host.folder_changes import FolderView
 from tidemark.model.errors import ConfigError, CorruptWal
 from tidemark.model.lsn import Lsn, SegmentNo, TimelineId, format_lsn
 from tidemark.wal.segments import (
@@ -81,7 +81,7 @@ class ArchiveState:
     holes: tuple[GivenUp, ...]  # files that were given up and are not in the folder, oldest first
     given_up: int  # files given up since the spool was created
     failing_s: float | None  # for how long archive_command has failed; None: it does not fail, or this is unknown
-    changed_ns: int | None = None  # the folder's mtime, if it shows every later change
+    view: FolderView  # of the folder, from before it was listed
 
     def gap_after(self, lsn: Lsn) -> WalSpan | None:
         """Return the first missing WAL from `lsn` on that has later WAL behind it."""
@@ -109,15 +109,15 @@ class ArchiveState:
 def archive_state(folder: Path, segment_bytes: int, last: ArchiveState | None = None) -> ArchiveState:
     """List `folder`; raise `NoArchive` if it cannot be listed or the history of its latest timeline is unreadable.
 
-    With `last`, the state at an earlier moment, the folder is listed again only if it has changed since.
+    With `last`, the state at an earlier moment, the folder is listed again only if it may have changed since.
     """
     spool = Spool(folder)
     given_up, count, failing_s = _ledger(spool)
     try:
-        changed_ns = settled_mtime_ns(folder)
+        view = FolderView.of(folder, last.view if last is not None else None)
         disk = os.statvfs(folder)
         is_ours = spool.is_ours
-        is_known = last is not None and changed_ns == last.changed_ns is not None and count == last.given_up
+        is_known = last is not None and last.view.shows(view) and count == last.given_up
         listed = None if is_known else _Listing.of(folder, segment_bytes)
     except OSError as error:
         raise NoArchive(f"cannot list the archive folder {folder}: {error.strerror}") from error
@@ -139,7 +139,7 @@ def archive_state(folder: Path, segment_bytes: int, last: ArchiveState | None = 
         holes=tuple(hole for hole in given_up if hole.name not in listed),
         given_up=count,
         failing_s=failing_s,
-        changed_ns=changed_ns,
+        view=view,
     )
 
 

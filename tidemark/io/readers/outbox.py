@@ -28,8 +28,8 @@ from tidemark.wire.outbox import OutboxValue, join
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.readers import Reader, is_reader_name
-from tidemark.wire.state.state_keys import BEGINNING, IDENTITY, LEDGER, READER
-from tidemark.wire.state.values import Beginning, Identity
+from tidemark.wire.state.state_keys import IDENTITY, LEDGER, READER
+from tidemark.wire.state.values import Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
 
 READERS_REGISTERED_MAX = 64
@@ -107,12 +107,6 @@ class OutboxReader(OpenedState):
         """Return the identity with the current name of the outbox."""
         with self.environment.read() as transaction:
             return self._identity(transaction)
-
-    def beginning(self) -> Beginning | None:
-        """Return where the capture begins, with its databases and types."""
-        with self.environment.read() as transaction:
-            stored = transaction.get(named(self.scope, BEGINNING.name), db=self.environment.database("state"))
-        return None if stored is None else BEGINNING.decode(stored)
 
     @property
     def outbox_bytes_max(self) -> int:

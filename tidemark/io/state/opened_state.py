@@ -14,8 +14,8 @@ from tidemark.model.relation import Relation
 from tidemark.wire.keys import Scope, named
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
-from tidemark.wire.state.state_keys import IDENTITY, LEDGER
-from tidemark.wire.state.values import Identity
+from tidemark.wire.state.state_keys import BEGINNING, IDENTITY, LEDGER
+from tidemark.wire.state.values import Beginning, Identity
 
 
 class OpenedState:
@@ -51,6 +51,12 @@ class OpenedState:
     def folder(self) -> StateFolder:
         """The state folder."""
         return self.environment.folder
+
+    def beginning(self) -> Beginning | None:
+        """Return where the capture begins, with its databases and types."""
+        with self.environment.read() as transaction:
+            stored = transaction.get(named(self.scope, BEGINNING.name), db=self.environment.database("state"))
+        return None if stored is None else BEGINNING.decode(stored)
 
     def waiting_since_us(self, after: Sequence) -> int | None:
         """Return the commit time of the first transaction in the outbox after a group end; None if there is none."""

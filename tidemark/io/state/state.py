@@ -27,8 +27,8 @@ from tidemark.wire.state.key import DamagePolicy
 from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.plugin_log import PluginLog
 from tidemark.wire.state.process_log import Owner, ProcessLog
-from tidemark.wire.state.state_keys import ARCHIVING, IDENTITY, INCARNATIONS, LEDGER, MARKER_KEYS, PLUGINS
-from tidemark.wire.state.values import Archiving, Identity, Incarnations, MarkerKeys
+from tidemark.wire.state.state_keys import ARCHIVING, HAND_OVER, IDENTITY, INCARNATIONS, LEDGER, MARKER_KEYS, PLUGINS
+from tidemark.wire.state.values import Archiving, HandOver, Identity, Incarnations, MarkerKeys
 
 if TYPE_CHECKING:
     from tidemark.io.state.outbox_transaction import Versions
@@ -100,6 +100,11 @@ class StateStore(OpenedState):
         """Read the positions and the stage."""
         with self.environment.read() as transaction:
             return self._inside(transaction).marks()
+
+    def hand_over(self) -> HandOver:
+        """Read the last hand-over to the sidecar."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).get(HAND_OVER) or HandOver()
 
     def incarnations(self) -> tuple[Incarnations, Extent]:
         """Read the incarnations of this state, and its extent."""

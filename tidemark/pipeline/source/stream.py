@@ -93,7 +93,8 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if end > after:
                     self._quiet_since_s = None
                 if end > after or self._target is not None or not self._await_values(outbox, head, until_s):
-                    return self._offset(end)
+                    # NB: of the outbox of `start`; it may have been renumbered meanwhile, which the next call reports.
+                    return self._offset(end, str(start["outbox"]))
 
     def _next_end(self, outbox: OutboxPort, after: Sequence, bytes_max: int | None) -> Sequence:
         end = outbox.head() if bytes_max is None else outbox.plan(after, bytes_max)
@@ -223,8 +224,8 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _outbox(self) -> OutboxPort:
         return open_outbox(self._options)
 
-    def _offset(self, sequence: Sequence) -> Offset:
-        offset: Offset = {"outbox": self._outbox().outbox_id, "sequence": sequence}
+    def _offset(self, sequence: Sequence, outbox_id: str | None = None) -> Offset:
+        offset: Offset = {"outbox": outbox_id or self._outbox().outbox_id, "sequence": sequence}
         return offset | {"columns": self._contents.columns_id} if self._contents.columns_id else offset
 
     def _sequence(self, offset: Offset) -> Sequence:

@@ -143,7 +143,11 @@ class Capture:
             else (maker.follow(query_deliverer, names, beginning.types, self._selected_tables), None)
         )
         self._target = target
-        copy_kind = BackupCopy if may_copy_from_backup(settings.first_copy, view, context.log) else FirstCopy
+        copy_kind = (
+            BackupCopy
+            if may_copy_from_backup(settings.first_copy, view, context.log)
+            else partial(FirstCopy, captured=self._mirrors.known())
+        )
         first_copy = copy_kind(
             settings.first_copy,
             store,

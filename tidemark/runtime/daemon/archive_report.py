@@ -40,9 +40,11 @@ class ArchiveReport:
             self.watch.poll()
         if self.folder and self._listing is None and now_s - self._begun_s >= self._every_s:
             segment_bytes = self.context.store.identity.segment_bytes
-            self._listing = ArchiveListing(Path(self.folder), segment_bytes, self._last)
+            before, self._answer = self._answer, self.watch.answer
+            # NB: newer than the answer, also if the file system does not show in the folder that a file has arrived.
+            last = self._last if _archived_file(before) == _archived_file(self._answer) else None
+            self._listing = ArchiveListing(Path(self.folder), segment_bytes, last)
             self._begun_s = now_s
-            self._answer = self.watch.answer
         listing = self._listing
         if listing is None or not (listing.is_over or now_s - self._begun_s >= SILENT_S):
             return None
@@ -76,5 +78,9 @@ class ArchiveReport:
 
     def _begin_lsn(self) -> Lsn | None:
         """Return where the capture began: if nothing behind it was ever archived, that is a lag, too."""
-        beginning = self.context.store.view().beginning
+        beginning = self.context.store.beginning()
         return beginning.lsn if beginning is not None else None
+
+
+def _archived_file(answer: NodeArchiving | None) -> str:
+    return answer.archived_file if answer is not None else ""

@@ -79,7 +79,7 @@ class ArchivingWatch:
         """Compare the node's report with the folder; record the result if it has changed."""
         store = self.context.store
         before = store.archiving()
-        beginning = store.view().beginning
+        beginning = store.beginning()
         if answer is None or beginning is None:
             self._show(before)
             return before

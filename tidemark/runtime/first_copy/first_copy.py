@@ -21,7 +21,7 @@ tables are due.
 
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -117,14 +117,17 @@ class FirstCopy:
         beginning: Beginning,
         deliver: Deliver,
         *,
+        captured: Container[Oid],
         metrics: Metrics,
         log: Log,
         stopping: threading.Event,
     ) -> None:
+        """Copy for a capture; `captured`: the databases that it captures as of its start."""
         self._settings = settings
         self._store = store
         self._epoch = epoch
         self._beginning = beginning
+        self._captured = captured
         self._feeding = CopyFeeding(deliver, metrics, log)
         self._metrics = metrics
         self._log = log
@@ -197,13 +200,15 @@ class FirstCopy:
         node, settings = self._sessions.node(), self._settings
         # Changes of a transaction older than the seed are not streamed: they must exist when the tables are read.
         self._wait_for(node, self._beginning.complete_from, settings.older_wait_s)
+        delivered = delivered_tables(self._store)
         plan = plan_copies(
             settings.select,
             settings.copy,
             self._store.view(),
             self._sessions,
             not_begun(self._store),
-            delivered=delivered_tables(self._store),
+            delivered=delivered,
+            away={key for key in delivered if key[0] not in self._captured},
         )
         timeline, seen_lsn = node.flushed()
         moves = {

@@ -71,10 +71,12 @@ def plan_copies(
     may_fail: Container[TableKey] = (),
     *,
     delivered: Collection[TableKey] = (),
+    away: Collection[TableKey] = (),
 ) -> CopyPlan:
     """Plan by the existing tables; raise `CopyDenied` for unreadable ones that are not in `may_fail`.
 
-    `delivered`: the tables of which something was delivered; without a copy, nothing else is recorded of them.
+    `delivered`: the tables of which something was delivered; without a copy, nothing else is recorded of them. `away`:
+    those of them whose databases have at the start a name that is not selected any more.
     """
     assert view.beginning is not None, "a first copy comes after the base"
     node = sessions.node()
@@ -99,7 +101,10 @@ def plan_copies(
             vanished.discard(key)
             was_captured = before is not None and before.selects_database(name) and is_captured(before, table)
             known = _known(view.copies.get(key), was_captured=was_captured)
-            move = _move(select, copy, table, known, is_changed=is_changed, is_first=before is None)
+            if is_changed and key in away:
+                move = _renamed(select, copy, table, known)
+            else:
+                move = _move(select, copy, table, known, is_changed=is_changed, is_first=before is None)
             if move is not None and move.is_open and key in may_fail and not table.readable:
                 denied[key] = f"no SELECT on {table.namespace}.{table.name}"
             elif move is not None:
@@ -196,6 +201,19 @@ def _move(
         return None
     left = known or CopyProgress(CopyPhase.LEFT, 0)
     return replace(left, capture=left.capture.after_return)
+
+
+def _renamed(
+    select: SelectConfig, copy: CopyConfig, table: SourceTable, known: CopyProgress | None
+) -> CopyProgress | None:
+    """Return the next progress of a table whose database the stream has yet to rename to its present, selected name.
+
+    Changes before that are not delivered. The stream then reports the table as a new one, unless a copy shows it.
+    """
+    left = _left(known or CopyProgress(CopyPhase.PARTIAL, 0))
+    if not is_captured(select.selection(), table) or (known is not None and known.is_open):
+        return _move(select, copy, table, known, is_changed=True, is_first=False)
+    return replace(left, phase=CopyPhase.WAITING, capture=DueNotice.NONE) if copy.enabled else left
 
 
 def _left(known: CopyProgress) -> CopyProgress:
