@@ -89,13 +89,19 @@ def test_the_example_of_a_handler_writes_files_and_its_configuration_is_accepted
     assert pyarrow.parquet.read_table(file).num_rows == 2
 
 
-@pytest.mark.usefixtures("example")
-def test_the_example_of_a_serializer_makes_records_and_its_configuration_is_accepted(tmp_path: Path) -> None:
+def test_the_example_of_a_serializer_makes_records_that_the_consumer_of_its_configuration_writes(
+    example: ModuleType, tmp_path: Path
+) -> None:
     text = blocks("toml")[2] + f"[consumer]\nfile = '{tmp_path / 'lines'}'\n"
-    (serializer,) = [load_plugins(parse_config(text, {}, where="t"), "t").serializer]
+    plugins = load_plugins(parse_config(text, {}, where="t"), "t")
+    serializer, name = plugins.serializer, plugins.uses.consumer.name
     assert isinstance(serializer, Serializer)
     rows = batch_of(("i", None, {"id": 1, "name": "a;b"}), ("d", {"id": 2}, None), of=customers("id", "name"))
-    assert [(each.key, each.value) for each in serializer.serialized(rows, 0)] == [(b"1", b'1;"a;b"'), (b"2", None)]
+    records = serializer.serialized(rows, 0)
+    assert [(each.key, each.value) for each in records] == [(b"1", b'1;"a;b"'), (b"2", None)]
+    consumer = vars(example)[name.rpartition(":")[2]](tmp_path / "lines")
+    assert consumer.on_delivery(Delivery([records], rows.position)) is True
+    assert (tmp_path / "lines").read_bytes() == b'1\t1;"a;b"\n2\t\n'
 
 
 def test_the_groups_of_entry_points_and_the_examples_package_are_those_of_the_page() -> None:
