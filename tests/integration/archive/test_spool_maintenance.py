@@ -6,15 +6,18 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tidemark_archiver.archive_maintenance import MAINTENANCE_S
 
 from tests.support.processes.captures import Sidecar, change_log
 from tests.support.processes.cdcctl import cdcctl, contents, succeeded
 from tests.support.servers.archiving import ArchivingServer, archive_script, archiving
 from tidemark.io.archive.archive_state import archive_state
+from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.spool_manifest import history_folder, read_manifest
-from tidemark.io.archive.trimming import Trimmed
+from tidemark.io.archive.trimming import Horizon, Trimmed, trim
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.history_files import load_catalogs
@@ -224,3 +227,31 @@ def test_a_foreign_or_unconfigured_folder_is_left_unchanged(
         assert SpoolMaintenance(ArchiveConfig(), store).maintain() is None
     assert contents(foreign) == before
     assert not history_folder(archive.spool).exists()
+
+
+def test_a_spool_that_has_not_changed_is_not_searched_again(
+    archive: ArchivingServer, sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, searches = SimpleNamespace(now_s=0.0), list[Trimmed]()
+    monkeypatch.setattr("tidemark.io.host.folder_changes.time", SimpleNamespace(monotonic=lambda: clock.now_s))
+
+    def counted(spool: Spool, horizon: Horizon, segment_bytes: int) -> Trimmed:
+        searches.append(trim(spool, horizon, segment_bytes))
+        return searches[-1]
+
+    monkeypatch.setattr("tidemark.runtime.daemon.spool_maintenance.trim", counted)
+    sidecar.start()
+    deliver_over(archive, sidecar, 3)
+    sidecar.kill()
+    with StateStore.open(sidecar.folder) as store:
+        maintenance = SpoolMaintenance(configured(archive), store)
+        for _ in range(6):
+            clock.now_s += MAINTENANCE_S
+            maintenance.maintain()
+        assert searches[0].file_count >= 2, "the first maintenance has written the manifest"
+        assert len(searches) < 5
+        archive.switch()
+        archive.wait_until_archived()
+        before = len(searches)
+        maintenance.maintain()
+        assert len(searches) == before + 1
