@@ -3,7 +3,8 @@
 WAL is contiguous, so the ring needs no list of slices: the byte at LSN n is stored at n - origin modulo the capacity,
 and two LSNs describe the content. One thread at a time puts, and one takes; each writes only its own LSN, and neither
 waits inside. A put into the empty ring moves the origin: a ring that never has much in it uses few pages again and
-again, which are in the processor's caches, and the others are never allocated.
+again, which are in the processor's caches, and the others are never allocated. Pages that a burst has needed are
+returned to the system after `SMALL_PUTS` further puts into the empty ring that did not need them.
 
     read_lsn          write_lsn                 write_lsn            read_lsn
        v                  v                         v                   v
@@ -23,6 +24,8 @@ from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
 
 RING_BYTES_MIN = 4 * SLICE_BYTES_MAX
+KEPT_BYTES = 16 << 20  # at the beginning of the buffer, whose pages stay
+SMALL_PUTS = 100
 TIMELINES_MAX = 1000  # timeline switches in one ring: far more promotions than 256 MB of WAL can contain
 
 
@@ -39,7 +42,10 @@ class Ring:
         self.capacity = capacity
         self.high_water_bytes = 0
         # Anonymous memory: a page is allocated when WAL is first written to it.
-        self._buffer = memoryview(mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        pages = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._pages: mmap.mmap | None = pages  # None: freed
+        self._buffer = memoryview(pages)
+        self._small_puts: int | None = None  # into the empty ring since one beyond the kept pages; None: those are all
         self._read_lsn = start_lsn  # written by the reader only
         self._write_lsn = start_lsn  # written by the writer only
         self._origin_lsn = start_lsn  # of the buffer's first byte; written by the writer, while there is no content
@@ -86,8 +92,12 @@ class Ring:
             self._timelines.append((self._write_lsn, wal_slice.timeline))
         if start_lsn == self._read_lsn:  # NB: empty, so the reader has no view, and takes none before the store below
             self._origin_lsn = start_lsn
+            if self._small_puts is not None:
+                self._count_small_put()
         at = (start_lsn - self._origin_lsn) % self.capacity
         until_end = self.capacity - at
+        if at + length > KEPT_BYTES:
+            self._small_puts = 0
         if length <= until_end:
             self._buffer[at : at + length] = data
         else:
@@ -98,6 +108,15 @@ class Ring:
         # attribute, visible whole and after the bytes. Without that lock (a free-threaded build) this store, and the
         # one of `release`, would need memory barriers.
         self._write_lsn = end_lsn
+
+    def _count_small_put(self) -> None:
+        """Count a put into the empty ring; return the pages that none of the last ones needed."""
+        assert self._small_puts is not None
+        self._small_puts += 1
+        if self._small_puts > SMALL_PUTS:
+            if self._pages is not None:
+                self._pages.madvise(mmap.MADV_DONTNEED, KEPT_BYTES)
+            self._small_puts = None
 
     def peek(self) -> WalSlice | None:
         """Return the next slice without releasing it, None if the ring is empty."""
@@ -120,6 +139,7 @@ class Ring:
     def free(self) -> None:
         """Release the memory, after the last put and peek."""
         self._buffer = memoryview(b"")
+        self._pages = None
 
     def _timeline(self, length: int) -> TimelineId:
         while len(self._timelines) > 1 and self._timelines[1][0] <= self._read_lsn:

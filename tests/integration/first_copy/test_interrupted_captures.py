@@ -8,16 +8,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.integration.first_copy.test_recopy_steps import taken
 from tests.integration.replay.test_unselected import CREATE, EXCLUDED, TABLES, Unselected, capturing, fill
 from tests.support.lakes.lakes import replica_rows
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import SelectConfig
+from tidemark.io.state.state import StateStore
 from tidemark.model.capture_change import CaptureChange
+from tidemark.model.lsn import INVALID_LSN
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.query_table import ChangesMissing
 from tidemark.pipeline.source.stream import OutboxStreamReader
+from tidemark.runtime.first_copy.recopying import refuse
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopy
 
 pytestmark = pytest.mark.feature("L03")
 DATABASES, IDLE = "TIDEMARK_SELECT__DATABASES", "TIDEMARK_DELIVER__IDLE_POINTER_S"
@@ -84,6 +89,31 @@ def test_a_table_that_left_again_without_a_report_is_reported_to_have_left(captu
     captured.land()
     assert captured.events() == [("account", CaptureChange.ENDS)]
     check_missing(captured, "account")
+
+
+def test_a_table_whose_new_copy_was_refused_is_reported_to_have_left(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """Its rows and changes were delivered before the copy, whose refusal the stream has not reported."""
+    cluster.sql(CREATE, database)
+    cluster.sql("INSERT INTO account VALUES (1, 'first')", database)
+    with capturing(cluster, database, tmp_path, copy=True) as captured:
+        captured.land()
+        captured.sidecar.stop()
+        with StateStore.open(captured.sidecar.folder) as store:
+            ((key, copy),) = store.view().copies.items()
+            begun = CopyProgress(CopyPhase.COPYING, copy.generation + 1)
+            with store.transaction(None) as transaction:
+                transaction.put_copy(*key, begun)
+            refuse(store, taken(store), key, Recopy("db.public.account", 0, INVALID_LSN, 0, failed="too large"))
+        captured.sidecar.options[EXCLUDED] = "public.account"
+        captured.sidecar.start()
+        captured.sql("UPDATE account SET note = 'missed'")
+        captured.sql("CREATE TABLE other (id int)")
+        captured.sql("INSERT INTO other VALUES (1)")
+        captured.land()
+        assert captured.events() == [("account", CaptureChange.ENDS)]
+        check_missing(captured, "account")
 
 
 def test_a_table_that_came_and_left_without_a_report_is_not_reported(captured: Unselected) -> None:

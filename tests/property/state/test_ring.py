@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidemark.engine.ring import RING_BYTES_MIN, TIMELINES_MAX, Ring, RingFull
+from tidemark.engine.ring import RING_BYTES_MIN, SMALL_PUTS, TIMELINES_MAX, Ring, RingFull
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
@@ -149,6 +149,26 @@ def test_a_ring_that_is_emptied_again_and_again_uses_few_pages() -> None:
         ring.put(WalSlice(Lsn(START + number * SLICE_BYTES_MAX), b"x" * SLICE_BYTES_MAX, TimelineId(1)))
         ring.release(SLICE_BYTES_MAX)
     assert anonymous_bytes() - before < LARGE_BYTES // 32
+
+
+def test_the_pages_of_a_burst_are_returned_when_later_puts_do_not_need_them() -> None:
+    before, ring = anonymous_bytes(), Ring(LARGE_BYTES, START)
+    piece = b"x" * SLICE_BYTES_MAX
+    for _ in range(LARGE_BYTES // SLICE_BYTES_MAX):
+        ring.put(WalSlice(ring.write_lsn, piece, TimelineId(1)))
+    assert anonymous_bytes() - before > LARGE_BYTES * 3 // 4
+    ring.release(ring.used_bytes)
+    for number in range(SMALL_PUTS + 1):
+        ring.put(WalSlice(ring.write_lsn, b"%09d" % number, TimelineId(1)))
+        wal_slice = ring.peek()
+        assert wal_slice is not None
+        assert bytes(wal_slice.data) == b"%09d" % number
+        ring.release(len(wal_slice.data))
+    assert anonymous_bytes() - before < LARGE_BYTES // 4
+    ring.put(WalSlice(ring.write_lsn, piece, TimelineId(1)))
+    wal_slice = ring.peek()
+    assert wal_slice is not None
+    assert bytes(wal_slice.data) == piece
 
 
 def anonymous_bytes() -> int:

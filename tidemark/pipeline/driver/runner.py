@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.memory import FreedMemory, return_freed_memory
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.readers.outbox import OutboxTrimmed
@@ -54,6 +56,7 @@ QUERY = "tidemark"
 SERVER = "outbox server"  # in the log
 BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch costs the same for any size
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
+BURST_ROWS = 500_000  # in ten seconds
 POLL_S = 0.2
 POLL_TIMEOUT_MS = 500  # of the source; the query has no other source, which would wait as well
 RESTARTS_MAX = 5  # in a row, without a batch between them
@@ -102,6 +105,7 @@ class Pipeline:
         self._outbox_id = outbox.outbox_id  # when the query started
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
         self._in_batch = threading.Lock()
+        self._freed_memory = FreedMemory(BURST_ROWS, _return_freed_memory)
         self._disk_space = DiskSpace(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._store_wait = StoreWait(settings.lake, metrics.store_wait_seconds, log)
         self._server_wait = OutageWait(SERVER, outbox.head, SERVER_OUTAGE, log, seconds=metrics.server_wait_seconds)
@@ -234,6 +238,8 @@ class Pipeline:
                 if self._hold is not None:
                     self._hold.check_idle()
                 self._record_maintenance()
+                if not self._in_batch.locked():
+                    self._freed_memory.step(self._progress.rows, time.monotonic())
                 if not self._resume():
                     stop.wait(POLL_S)
         finally:
@@ -358,6 +364,11 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
+
+
+def _return_freed_memory() -> None:
+    pa.default_memory_pool().release_unused()
+    return_freed_memory()
 
 
 def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:

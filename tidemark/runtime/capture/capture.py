@@ -20,6 +20,7 @@ from tidemark.engine.ports import GroupConsumer
 from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
+from tidemark.io.host.memory import FreedMemory
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
@@ -50,6 +51,7 @@ from tidemark.wire.state.history_index import HistoryIndex
 from tidemark.wire.state.values import Beginning
 
 CLOSE_S = 1.0  # for the application thread, after a pool took the whole time of a stop
+BURST_BYTES = 64 << 20  # of records in `QUIET_S`; a busy node without large transactions writes less
 PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
 
 
@@ -97,6 +99,7 @@ class Capture:
         self._on_marker = on_marker
         self._settings = settings
         self._clock = SystemClock()
+        self._freed_memory = FreedMemory(BURST_BYTES)
         self._stopping = threading.Event()
         captured = by_name(settings.select.selection().selects_database)
         damaged: list[DamagedBase] = []
@@ -210,6 +213,7 @@ class Capture:
         if marks.start is not None:
             self._wal_source.input.maintain(marks.start.restart_lsn)
         self._report()
+        self._freed_memory.step(self.record_bytes, self._clock.monotonic_s())
         decoding_error = self._decoding_error() if self._error is None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None
         self._log_progress(self._application.error or consumer_error or decoding_error or self._wal_source.input.error)
@@ -357,6 +361,7 @@ class Capture:
         if self._decoding is None and self._application.prelude_is_over.is_set():
             self._decoding = self._make_decoding()
             self._decoding.start()
+            self._freed_memory.expect()  # of a first copy, and of the start
             self._group_reader.decode_with(self._decoding)
             self._wal_source.input.drain()
 

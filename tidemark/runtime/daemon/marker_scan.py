@@ -79,9 +79,10 @@ class MarkerScan(SourceThread):
                 if self._stopping.is_set():
                     return
         except (WalGap, CorruptWal) as error:
-            self.broken = self._with_file(error)
-            self._metrics.errors.inc()
-            self._log.warning("the archive cannot be read here", **describe_error(self.broken))
+            before, self.broken = self.broken, self._with_file(error)
+            if before is None or str(before) != str(self.broken):  # the end of the archive is read again and again
+                self._metrics.errors.inc()
+                self._log.warning("the archive cannot be read here", **describe_error(self.broken))
             self._pass(archive)
 
     def _with_file(self, error: TidemarkError) -> TidemarkError:

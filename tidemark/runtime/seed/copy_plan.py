@@ -218,7 +218,9 @@ def _renamed(
 
 def _left(known: CopyProgress) -> CopyProgress:
     """Return the progress of a table that is not selected any more."""
-    is_reported = known.phase is CopyPhase.LEFT or known.capture is not DueNotice.NONE
+    # NB: a table may have been captured before its copy was refused.
+    is_due = known.capture is not DueNotice.NONE and known.phase is not CopyPhase.REFUSED
+    is_reported = known.phase is CopyPhase.LEFT or is_due
     capture = known.capture.after_leave if is_reported else DueNotice.ENDS
     return replace(known, phase=CopyPhase.LEFT, capture=capture)
 
