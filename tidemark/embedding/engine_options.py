@@ -83,11 +83,16 @@ def one_handler(handler: GivenHandler | None, change_handler: GivenHandler | Non
 
 
 def serializer_settings(serializer: Serializer | None, settings: GivenSettings | None) -> GivenSettings:
-    """Return the settings with those that the serializer needs, where the application has no other value."""
+    """Return the settings with those that the serializer needs, where the application has no other value.
+
+    Raise `ConfigError` if the serializer needs what the configuration does not have.
+    """
     if serializer is None:
         return settings or {}
     if not isinstance(serializer, Serializer):
         raise ConfigError(f"{WHERE}: serializer is {type(serializer).__name__}", hint="for example DebeziumJson()")
+    of_serializer = f"{WHERE}: settings of {type(serializer).__name__}"
+    parse_config("", {}, where=of_serializer, assigned=serializer.settings)
     given = settings or {}
     return {
         section: {**serializer.settings.get(section, {}), **given.get(section, {})}

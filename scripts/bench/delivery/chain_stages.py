@@ -274,6 +274,7 @@ class Copying:
                 view.beginning,
                 deliver,
                 captured=(),
+                delivered=tuple,
                 metrics=Metrics("bench"),
                 log=get_log("bench"),
                 stopping=threading.Event(),

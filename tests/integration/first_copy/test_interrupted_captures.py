@@ -22,7 +22,7 @@ from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.query_table import ChangesMissing
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.runtime.first_copy.recopying import refuse
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Recopy
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice, Recopy
 
 pytestmark = pytest.mark.feature("L03")
 DATABASES, IDLE = "TIDEMARK_SELECT__DATABASES", "TIDEMARK_DELIVER__IDLE_POINTER_S"
@@ -156,11 +156,16 @@ def test_the_tables_of_a_database_that_leaves_the_selection_are_reported(
     with two_databases(cluster, database, tmp_path, copied=copied) as (captured, other):
         fill(captured)
         cluster.sql("INSERT INTO elsewhere VALUES (1, 'first')", other)
+        cluster.sql("CREATE TABLE dropped (id int PRIMARY KEY)", other)
+        cluster.sql("INSERT INTO dropped VALUES (1)", other)
+        cluster.sql("DROP TABLE dropped", other)
         captured.restart(**{DATABASES: database})
         cluster.sql("UPDATE elsewhere SET note = 'missed'", other)
         captured.sql("INSERT INTO account VALUES (2, 'more')")
         captured.land()
         assert captured.events() == [("elsewhere", CaptureChange.ENDS)]
+        with StateStore.open(captured.sidecar.folder, read_only=True) as store:
+            assert {copy.capture for copy in store.view().copies.values()} == {DueNotice.NONE}
         (gap,) = captured.table("elsewhere").breaks
         assert gap.is_open
         check_missing(captured, "elsewhere")

@@ -187,6 +187,7 @@ def first_copy(store: StateStore, dsn: str) -> FirstCopy:
         beginning,
         no_delivery,
         captured=(),
+        delivered=tuple,
         metrics=Metrics("main"),
         log=get_log("test"),
         stopping=stopping,

@@ -9,6 +9,7 @@ from typing import get_origin
 import pytest
 
 import tidemark
+from tests.support.plugins.bad_plugins import SerializerOfNoKey, SerializerOfNoSection
 from tidemark import Batch, Engine
 
 DSN = "postgresql://cdc@db/shop"
@@ -84,6 +85,14 @@ def handle(batch: Batch) -> None:
         (
             lambda state: Engine(DSN, state=state, handler=handle, serializer="json"),  # type: ignore[arg-type]
             "serializer is str",
+        ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, serializer=SerializerOfNoSection()),
+            "tidemark.Engine: settings of SerializerOfNoSection: unknown key formats",
+        ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, serializer=SerializerOfNoKey()),
+            "tidemark.Engine: settings of SerializerOfNoKey: unknown key types.decimal",
         ),
         (lambda state: Engine(DSN, state=state, handler=handle, stop_within_s=-1), "stop_within_s=-1"),
         (lambda state: Engine(DSN, state=state, handler=handle, start_within_s=0), "start_within_s=0: must be greater"),

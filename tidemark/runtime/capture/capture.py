@@ -47,6 +47,7 @@ from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.segments import first_page_lsn
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.history_index import HistoryIndex
 from tidemark.wire.state.values import Beginning
 
@@ -149,7 +150,7 @@ class Capture:
         copy_kind = (
             BackupCopy
             if may_copy_from_backup(settings.first_copy, view, context.log)
-            else partial(FirstCopy, captured=self._mirrors.known())
+            else partial(FirstCopy, captured=self._mirrors.known(), delivered=self._delivered_tables)
         )
         first_copy = copy_kind(
             settings.first_copy,
@@ -182,6 +183,12 @@ class Capture:
         """Yield the selected ones."""
         selection = self._settings.select.selection()
         return (table for table in self._tables(self._mirrors.known()) if selection.selects(table[1]))
+
+    def _delivered_tables(self) -> set[TableKey]:
+        """Return those of which something was delivered; a dropped one has nothing to report."""
+        delivered = delivered_tables(self._store)
+        tables = self._tables({database for database, _ in delivered})
+        return delivered & {(database, relation.oid) for database, relation in tables}
 
     def _capture_notices(self, *, planning: bool) -> CaptureNotices | None:
         selection, captured = self._settings.select.selection(), self._mirrors.known()

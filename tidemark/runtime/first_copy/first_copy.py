@@ -21,7 +21,7 @@ tables are due.
 
 import shlex
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -51,7 +51,6 @@ from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import KnownDatabase, Relation
 from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.capture_notices import delivered_tables
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, CopyFeeding, Deliver
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
@@ -118,16 +117,21 @@ class FirstCopy:
         deliver: Deliver,
         *,
         captured: Container[Oid],
+        delivered: Callable[[], Collection[TableKey]],
         metrics: Metrics,
         log: Log,
         stopping: threading.Event,
     ) -> None:
-        """Copy for a capture; `captured`: the databases that it captures as of its start."""
+        """Copy for a capture, as of its start.
+
+        `captured`: its databases. `delivered`: return the existing tables of which something was delivered.
+        """
         self._settings = settings
         self._store = store
         self._epoch = epoch
         self._beginning = beginning
         self._captured = captured
+        self._delivered = delivered
         self._feeding = CopyFeeding(deliver, metrics, log)
         self._metrics = metrics
         self._log = log
@@ -200,7 +204,7 @@ class FirstCopy:
         node, settings = self._sessions.node(), self._settings
         # Changes of a transaction older than the seed are not streamed: they must exist when the tables are read.
         self._wait_for(node, self._beginning.complete_from, settings.older_wait_s)
-        delivered = delivered_tables(self._store)
+        delivered = self._delivered()
         plan = plan_copies(
             settings.select,
             settings.copy,
