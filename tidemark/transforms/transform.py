@@ -118,14 +118,15 @@ class Transform(ABC):
         if "__init__" in vars(cls):
             cls.__init__ = _noting_arguments(cls.__init__)  # type: ignore[assignment, method-assign]
 
-    def __init__(self, *, tables: str | Sequence[str] = "*.*", has_column: str | None = None) -> None:
-        """Limit the transform to some tables.
+    def __init__(self, *, tables: str | Sequence[str] | None = None, has_column: str | None = None) -> None:
+        """Limit the transform to some tables; None: to those that the attribute of its class names, by default all.
 
         `tables`: patterns as in `select.tables`. `has_column`: only tables with this column, after earlier transforms.
         """
-        self.tables = (tables,) if isinstance(tables, str) else tuple(tables)
-        self.has_column = has_column
-        self._given: Mapping[str, object] = {"tables": self.tables, "has_column": has_column}
+        chosen = type(self).tables if tables is None else tables
+        self.tables = (chosen,) if isinstance(chosen, str) else tuple(chosen)
+        self.has_column = type(self).has_column if has_column is None else has_column
+        self._given: Mapping[str, object] = {"tables": self.tables, "has_column": self.has_column}
 
     @property
     def definition(self) -> str:

@@ -179,3 +179,17 @@ def test_an_attribute_tables_may_be_one_pattern(tables: str | Sequence[str]) -> 
     assert bound(transform, to=TABLE).shape.names == ("id", "email")
     transform.tables = "public.orders"
     assert not bound(transform, to=TABLE).steps
+
+
+def test_tables_and_column_of_a_class_apply_unless_its_constructor_gets_others() -> None:
+    class WithoutName(Transform):
+        tables = ("public.orders",)
+        has_column = "email"
+
+        def bind(self, shape: TableShape) -> BoundTransform | None:
+            return without_name(shape)
+
+    assert not bound(WithoutName(), to=TABLE).steps
+    assert bound(WithoutName(tables="public.customers"), to=TABLE).steps
+    assert not bound(WithoutName(tables="public.customers", has_column="phone"), to=TABLE).steps
+    assert not bound(WithoutName(tables="public.customers"), to=customers("id", "name")).steps
