@@ -11,7 +11,7 @@ from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, WalSpan, archive_state
 from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.io.archive.spool import Spool
-from tidemark.io.host.folder_changes import MTIME_TICK_S_MAX, UNSHOWN_S_MAX
+from tidemark.io.host.folder_changes import MTIME_TICK_S_MAX, UNSHOWN_S
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import segment_name
 
@@ -129,7 +129,7 @@ def test_a_folder_that_has_not_changed_is_not_listed_again(tmp_path: Path, monke
     third = filled(6, second)
     assert ([hole.name for hole in third.holes], third.file_count) == ([name(2)], 4)
     assert filled(7, third).file_count == 4
-    clock.now_s += UNSHOWN_S_MAX
+    clock.now_s += UNSHOWN_S
     assert filled(8, third).file_count == 6, "some file systems do not show every change"
     fill(spool.folder, 9)
     assert archive_state(spool.folder, MB, third).file_count == 7

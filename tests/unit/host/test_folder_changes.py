@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.host.folder_changes import CPU_SHARE_MAX, MTIME_TICK_S_MAX, UNSHOWN_S_MAX, FolderChanges
+from tidemark.io.host.folder_changes import (
+    CPU_SHARE_MAX,
+    MTIME_TICK_S_MAX,
+    UNCHANGED_CPU_SHARE_MAX,
+    UNSHOWN_S,
+    FolderChanges,
+)
 
 YEAR_NS = 365 * 86_400 * 1_000_000_000
 
@@ -85,6 +91,16 @@ def test_a_folder_that_was_replaced_by_one_of_the_same_age_is_listed(tmp_path: P
 
 def test_a_folder_without_a_visible_change_is_listed_now_and_then(tmp_path: Path, clock: FakeClocks) -> None:
     changes = settled(tmp_path, clock)
-    clock.now_s += UNSHOWN_S_MAX
+    clock.now_s += UNSHOWN_S
     assert changes.may_be_new()
     assert not changes.may_be_new()
+
+
+def test_an_unchanged_folder_of_very_many_files_is_listed_even_less_often(tmp_path: Path, clock: FakeClocks) -> None:
+    changes = settled(tmp_path, clock)
+    with changes.listing():
+        clock.used_s += 1.0
+    clock.now_s += 1.0 / UNCHANGED_CPU_SHARE_MAX - 1
+    assert not changes.may_be_new()
+    clock.now_s += 1
+    assert changes.may_be_new()

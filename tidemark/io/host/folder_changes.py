@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Self
 
 CPU_SHARE_MAX = 0.05  # of the listings: one of a hundred thousand files takes 0.1 s of CPU
+UNCHANGED_CPU_SHARE_MAX = 0.005  # of the listings of a folder that seems unchanged
 MTIME_TICK_S_MAX = 2.0  # FAT; two changes within a tick of the file system's clock have the same mtime
-UNSHOWN_S_MAX = 60.0  # a file that grows in place, and some network file systems, leave the folder's mtime unchanged
+UNSHOWN_S = 60.0  # a file that grows in place, and some network file systems, leave the folder's mtime unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,10 @@ class FolderView:
             return view
         return cls(view.device, view.inode, view.mtime_ns, now_s, last.since_s)
 
-    def shows(self, later: Self) -> bool:
-        """Return whether a listing made at this view is still valid at a later one."""
+    def shows(self, later: Self, within_s: float = UNSHOWN_S) -> bool:
+        """Return whether a listing made at this view is still valid at a later one, `within_s` at most."""
         is_settled = self.at_s - self.since_s > MTIME_TICK_S_MAX
-        return is_settled and self._is_same(later) and later.at_s - self.at_s < UNSHOWN_S_MAX
+        return is_settled and self._is_same(later) and later.at_s - self.at_s < within_s
 
     def _is_same(self, other: Self) -> bool:
         return (self.device, self.inode, self.mtime_ns) == (other.device, other.inode, other.mtime_ns)
@@ -51,6 +52,7 @@ class FolderChanges:
         self._folder = folder
         self._listed: FolderView | None = None  # from before the last listing
         self._not_before_s = 0.0
+        self._within_s = UNSHOWN_S
 
     @contextmanager
     def listing(self) -> Iterator[None]:
@@ -59,7 +61,9 @@ class FolderChanges:
         try:
             yield
         finally:
-            self._not_before_s = time.monotonic() + (time.thread_time() - began_s) / CPU_SHARE_MAX
+            used_s = time.thread_time() - began_s
+            self._not_before_s = time.monotonic() + used_s / CPU_SHARE_MAX
+            self._within_s = max(UNSHOWN_S, used_s / UNCHANGED_CPU_SHARE_MAX)
 
     def may_be_new(self) -> bool:
         """Return whether the folder is to be listed: it may have changed since the last check, and is not missing."""
@@ -70,7 +74,7 @@ class FolderChanges:
         except OSError:  # a network file system may come back; `ArchiveReport` reports it meanwhile
             self.forget()
             return False
-        if self._listed is not None and self._listed.shows(view):
+        if self._listed is not None and self._listed.shows(view, self._within_s):
             return False
         self._listed = view
         return True
