@@ -18,7 +18,7 @@ from tidemark.io.process.config_loading import load_config
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import ChangeGroup, LogicalMessage
+from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Oid, TimelineId
 from tidemark.model.mode import Role
@@ -93,7 +93,7 @@ class HeldLake:
 
     def items(self, group: ChangeGroup, database: Oid) -> Sequence[TableItem]:
         """Return the items of a group in one database, after the transforms of the configuration."""
-        items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
+        items = self._transformed(group)
         return [item for item in items if not isinstance(item, LogicalMessage) and item.database == database]
 
     def check_settings(self, table: TablePosition) -> None:
@@ -105,8 +105,11 @@ class HeldLake:
 
     def messages(self, group: ChangeGroup, database: Oid) -> Sequence[LogicalMessage]:
         """Return the logical messages of a group in one database, after the transforms of the configuration."""
-        items = group.items if self.transforms.plans is None else self.transforms.apply(group).items
+        items = self._transformed(group)
         return [item for item in items if isinstance(item, LogicalMessage) and item.database == database]
+
+    def _transformed(self, group: ChangeGroup) -> Sequence[GroupItem]:
+        return group.items if self.transforms.plans is None else self.transforms.apply(group).items
 
     def shapes(self, relation: Relation) -> pa.StructType:
         """Return the live columns of a version in Arrow."""
