@@ -4,9 +4,12 @@ A table's own row type usually has no users, so a rename of a table costs a few 
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from tidemark.decode.catalog.descriptions.views import UnreportedSubjects
+from tidemark.decode.catalog.heap import CatalogSnapshot
 from tidemark.decode.catalog.layout import (
+    CATALOG_OF_OID,
     PG_ATTRIBUTE,
     PG_CLASS,
     PG_INHERITS,
@@ -30,16 +33,30 @@ class Dependents:
         self._store = store
         self._snapshots = tuple((xid, store.snapshot(xid)) for xid in (None, top_xid))
 
-    def of(self, subjects: Iterable[Subject]) -> set[Oid]:
-        """Return the OIDs of all relations whose description may depend on `subjects`."""
-        found = set(subjects)
-        todo = list(found)
+    def of(self, unreported: UnreportedSubjects) -> set[Oid]:
+        """Return the OIDs of all relations whose description may depend on the subjects.
+
+        What the transaction has created since the last report, or has created and dropped, has no dependents but those
+        that it changed, too.
+        """
+        found = set(unreported.subjects)
+        committed, own = self._snapshots
+        todo = [
+            subject
+            for subject in found
+            if self._exists(subject, *committed) or (subject not in unreported.first and self._exists(subject, *own))
+        ]
         while todo:
             for user in self._users(todo.pop()):
                 if user not in found:
                     found.add(user)
                     todo.append(user)
         return {subject.oid for subject in found if subject.kind == PG_CLASS.oid}
+
+    def _exists(self, subject: Subject, xid: Xid | None, snapshot: CatalogSnapshot) -> bool:
+        """Return whether a snapshot shows the subject."""
+        heap = self._store.heap(CATALOG_OF_OID[subject.kind], xid)
+        return next(heap.find("oid", subject.oid, snapshot), None) is not None
 
     def _users(self, subject: Subject) -> Iterator[Subject]:
         if subject.kind == PG_TYPE.oid:

@@ -5,7 +5,8 @@ objects. An object that does not exist, or is incomplete, is not cached: looking
 """
 
 from collections.abc import Collection, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Set as AbstractSet
+from typing import Generic, NamedTuple, TypeVar
 
 from tidemark.decode.catalog.descriptions.describe import (
     DescribedName,
@@ -113,10 +114,26 @@ class View:
         return forgot
 
 
+class UnreportedSubjects(NamedTuple):
+    """The subjects that may look different to a transaction."""
+
+    subjects: AbstractSet[Subject]
+    first: AbstractSet[Subject]  # those among them that it changed, and for the first time since the last report
+
+
 class PrivateView(View):
     """What one open transaction that changed catalogs sees, and which of its changes are still to be reported."""
 
-    __slots__ = ("_changes", "_classes", "_others", "_others_overflowed", "_unreported", "rewrites", "touched")
+    __slots__ = (
+        "_changes",
+        "_classes",
+        "_others",
+        "_others_overflowed",
+        "_reported",
+        "_unreported",
+        "rewrites",
+        "touched",
+    )
 
     def __init__(self, changes: OpenChanges) -> None:
         super().__init__()
@@ -124,6 +141,7 @@ class PrivateView(View):
         self.touched: set[Oid] = set()  # existing tables that were reported as changed
         self._changes = changes
         self._unreported: set[Subject] = set()  # its own changes
+        self._reported: set[Subject] = set()  # its own changes before
         self._classes: set[Oid] = set()  # with rows that it changed: some may be transient heaps
         self._others: set[Subject] = set()  # changes that others committed
         self._others_overflowed = False
@@ -145,16 +163,18 @@ class PrivateView(View):
             self._others.clear()
             self._others_overflowed = True
 
-    def pop_unreported(self) -> Collection[Subject]:
+    def pop_unreported(self) -> UnreportedSubjects:
         """Return the subjects whose dependents may look different since the last call.
 
         NB: this includes commits of others: they may depend on this transaction's changes, or the reverse.
         """
-        unreported = (
-            self._changes.subjects | self._unreported if self._others_overflowed else self._unreported | self._others
-        )
+        own, others = self._unreported, self._others
+        first = own - self._reported - others
+        if self._others_overflowed:
+            others, first = self._changes.subjects, set()
+        self._reported |= own
         self._unreported, self._others, self._others_overflowed = set(), set(), False
-        return unreported
+        return UnreportedSubjects(own | others, first)
 
     def pop_classes(self) -> Iterator[Oid]:
         """Yield, once each, the OIDs whose row of pg_class the transaction may have changed."""
