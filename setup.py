@@ -21,6 +21,7 @@ KERNELS = [
     "tidemark.decode.arrow.small_batch",
     "tidemark.decode.copy.copy_fields",
     "tidemark.decode.datum.deforming",
+    "tidemark.decode.transactions.catalog_rows",
     "tidemark.decode.transactions.extract",
     "tidemark.decode.transactions.file_versions",
     "tidemark.decode.transactions.held_chunks",

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import google_crc32c
 
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.kernel import COMPILED, Defect, Scanner
-from tidemark.wal.record import Record, parse_record
+from tidemark.wal.record import RawRecord, Record, parse_record
 from tidemark.wal.versions import (
     PAGE_BYTES,
     PAGE_HEADER_BYTES,
@@ -140,9 +140,14 @@ class RecordBlock:
 
     def record(self, index: int) -> Record:
         """Return record `index` parsed; raise `BadRecord` if it is invalid."""
+        lsn, end_lsn, _xid, raw = self.raw(index)
+        return parse_record(lsn, end_lsn, raw, self.format)
+
+    def raw(self, index: int) -> RawRecord:
+        """Return record `index` without parsing it."""
         begin = self.offsets[index]
         raw = bytes(memoryview(self.linear)[begin : begin + self.lengths[index]])
-        return parse_record(Lsn(self.lsns[index]), Lsn(self.ends[index]), raw, self.format)
+        return RawRecord(Lsn(self.lsns[index]), Lsn(self.ends[index]), Xid(self.xids[index]), raw)
 
     def records(self, interest: frozenset[int] | None = None) -> Iterator[Record]:
         """Yield the records of the resource managers in `interest` (None: all), parsed."""

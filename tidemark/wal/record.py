@@ -125,6 +125,15 @@ class BlockRef(NamedTuple):
             raise BadRecord(self.lsn, f"block {self.id}: {error}") from error
 
 
+class RawRecord(NamedTuple):
+    """A whole WAL record that is not parsed; the fields are those of `Record`."""
+
+    lsn: Lsn
+    end_lsn: Lsn
+    xid: Xid
+    raw: bytes
+
+
 class Record(NamedTuple):
     """A whole WAL record."""
 

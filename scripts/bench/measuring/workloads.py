@@ -45,6 +45,16 @@ UPDATE_WIDE = """UPDATE wide
     SET number = number + 1, amount = amount + 1, label = label || '.', at = at + interval '1 day'
     WHERE id BETWEEN {first} AND {last}"""
 
+TEMPORARY_SHARE = 200
+TEMPORARY_ROWS = 5
+USE_TEMPORARY = """DO $$ BEGIN FOR n IN 1..{count} LOOP
+    CREATE TEMPORARY TABLE collected ON COMMIT DROP AS
+        SELECT n * 5 + i AS id, i AS account, i / 2.0 AS amount, 'label ' || i AS label, now() AS at
+        FROM generate_series(1, 5) i;
+    INSERT INTO narrow SELECT * FROM collected;
+    COMMIT;
+END LOOP; END $$"""
+
 
 @dataclass(frozen=True, slots=True)
 class Recording:
@@ -211,7 +221,17 @@ def _rewrite(_cluster: Cluster, session: Session, rows: int) -> int:
     return rows
 
 
+def _use_temporary_tables(_cluster: Cluster, session: Session, rows: int) -> int:
+    """Copy five rows through a temporary table in each transaction, as reports and imports do."""
+    count = max(1, rows // TEMPORARY_SHARE)
+    sql(session, USE_TEMPORARY.format(count=count))
+    return count * TEMPORARY_ROWS
+
+
 OTHER_WORKLOADS: Mapping[str, Workload] = {
+    "temporary": Workload(
+        "transactions with a temporary table each, five rows", _prepare_narrow, _use_temporary_tables
+    ),
     "upsert": Workload("one INSERT ... ON CONFLICT of new rows, five columns", _prepare_narrow, _upsert),
     "large": Workload("one INSERT of texts of 10 kB, stored out of line", _prepare_large, _insert_large),
     "toasted": Workload("one COPY of texts stored out of line, compressed and not", _prepare_toasted, _copy_toasted),

@@ -10,7 +10,7 @@ from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.decode.transactions.itemlog import Item
-from tidemark.decode.transactions.ports import Catalog, DatabaseSelectionChange, SpillPort
+from tidemark.decode.transactions.ports import Catalog, CatalogRow, DatabaseSelectionChange, SpillPort
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import REGCLASS
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId, Xid
@@ -92,6 +92,11 @@ class ScriptedCatalog:
         self._done.append((record.xid, top, oid))
         self._touched.setdefault(top, set()).add(oid)
         return True
+
+    @staticmethod
+    def redo_rows(rows: Sequence[CatalogRow], xid: Xid, top_xid: Xid) -> int:
+        del rows, xid, top_xid
+        return 0  # each needs its record: the script is by records
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         del lsn

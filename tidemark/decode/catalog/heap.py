@@ -170,7 +170,7 @@ class CatalogHeap:
             self.seeding.dead.add(tid)
 
     def _remove(self, tid: Tid) -> None:
-        old = self.rows.pop(tid, None)
+        old = self.rows.take(tid)
         self.inserter.pop(tid, None)
         if old:
             for index in self._indexes.values():
@@ -196,7 +196,7 @@ class CatalogHeap:
 
     def known_bytes(self, tid: Tid) -> bytes | None:
         """Return the bytes of the row at `tid`; None if they are unknown."""
-        packed = self.rows.get(tid)
+        packed = self.rows.find(tid)
         if packed is None and self.seeding:
             return self.seeding.images.get(tid)
         return packed

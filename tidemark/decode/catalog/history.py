@@ -31,7 +31,7 @@ from tidemark.decode.catalog.transactions import OpenChanges, PendingFile, Subje
 from tidemark.model.errors import InternalError, NodeUnfit, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
-from tidemark.wal.record import Record, parse_record
+from tidemark.wal.record import RawRecord, Record, parse_record
 from tidemark.wal.versions import RECORD_BYTES_MAX, wal_format
 
 BASE_VERSION = 1
@@ -337,7 +337,7 @@ def journal_head(major: int, system_identifier: SystemIdentifier) -> bytes:
     return _JOURNAL_HEAD.pack(_JOURNAL_MAGIC, JOURNAL_VERSION, major, system_identifier)
 
 
-def dump_entry(record: Record, timeline: TimelineId, top_xid: Xid) -> bytes:
+def dump_entry(record: Record | RawRecord, timeline: TimelineId, top_xid: Xid) -> bytes:
     """Return the journal entry of a record."""
     head = _ENTRY_HEAD.pack(0, len(record.raw), record.lsn, record.end_lsn, timeline, top_xid)
     rest = head[_CRC_BYTES:] + record.raw

@@ -10,7 +10,7 @@ Pass records in WAL order, each with the top-level xid of its transaction, and e
 """
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -33,6 +33,7 @@ from tidemark.decode.catalog.seeding.missing import is_same_version
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
+from tidemark.decode.transactions.ports import CatalogRow
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import REGNAMESPACE, REGTYPE
 from tidemark.model.lsn import FIRST_USER_OID, Lsn, Oid, Xid
@@ -78,6 +79,13 @@ class CatalogMirror:
             self.shared.awaiting_ends.add(self.database)
             return True
         return self.shared.redo(record, top_xid)
+
+    def redo_rows(self, rows: Sequence[CatalogRow], xid: Xid, top_xid: Xid) -> int:
+        """Apply rows of one part of the transaction `top_xid`; return how many: the next one needs its record."""
+        count = self.store.redo_rows(rows, xid, top_xid)
+        if count:
+            self.shared.awaiting_ends.add(self.database)
+        return count
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Apply the commit of a transaction with its subtransactions; return whether it changed a catalog."""

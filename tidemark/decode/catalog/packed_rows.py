@@ -51,32 +51,35 @@ class PackedRows(MutableMapping[Tid, bytes]):
         return self._tids, array("H", map(sub, self._ends, chain((0,), self._ends))), self._run
 
     def __getitem__(self, tid: Tid) -> bytes:
-        packed = self._changed.get(tid)
-        if packed is not None:
-            return packed
-        return self._of_run(self._index(tid))
+        packed = self.find(tid)
+        if packed is None:
+            raise KeyError(tid)
+        return packed
 
     def __setitem__(self, tid: Tid, packed: bytes) -> None:
         self._changed[tid] = packed
 
     def __delitem__(self, tid: Tid) -> None:
-        was_changed = self._changed.pop(tid, None) is not None
-        try:
-            self._index(tid)
-        except KeyError:
-            if not was_changed:
-                raise
-        else:
-            self._gone.add(tid)
+        if self.take(tid) is None:
+            raise KeyError(tid)
 
     def __contains__(self, tid: object) -> bool:
-        if tid in self._changed:
-            return True
-        try:
-            self._index(tid)  # type: ignore[arg-type]
-        except KeyError:
-            return False
-        return True
+        return self.find(tid) is not None  # type: ignore[arg-type]
+
+    def find(self, tid: Tid) -> bytes | None:
+        """Return the row at `tid`; None if there is none."""
+        packed = self._changed.get(tid)
+        if packed is None and self._is_in_run(tid) and tid not in self._gone:
+            return self._of_run(bisect_left(self._tids, tid))
+        return packed
+
+    def take(self, tid: Tid) -> bytes | None:
+        """Remove the row at `tid` and return it; None if there is none."""
+        packed = self._changed.pop(tid, None)
+        if self._is_in_run(tid) and tid not in self._gone:
+            self._gone.add(tid)
+            return packed if packed is not None else self._of_run(bisect_left(self._tids, tid))
+        return packed
 
     def __iter__(self) -> Iterator[Tid]:
         return (tid for tid, _ in self.pairs())
@@ -118,13 +121,6 @@ class PackedRows(MutableMapping[Tid, bytes]):
     def _is_in_run(self, tid: Tid) -> bool:
         at = bisect_left(self._tids, tid)
         return at < len(self._tids) and self._tids[at] == tid
-
-    def _index(self, tid: Tid) -> int:
-        """Return the number of the run's row at `tid`, even if it was changed or removed."""
-        at = bisect_left(self._tids, tid)
-        if at == len(self._tids) or self._tids[at] != tid or tid in self._gone:
-            raise KeyError(tid)
-        return at
 
     def _of_run(self, index: int) -> bytes:
         return self._run[self._ends[index - 1] if index else 0 : self._ends[index]]

@@ -1,10 +1,11 @@
 """The tracked catalogs of one database (or the shared ones), updated by records and ends of transactions."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tidemark.decode.catalog.files import CatalogFiles
 from tidemark.decode.catalog.heap import CatalogHeap, CatalogSnapshot, format_tid
 from tidemark.decode.catalog.layout import PG_CLASS, CatalogId
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.redo import (
     CatalogDiverged,
     RowDeleted,
@@ -16,6 +17,7 @@ from tidemark.decode.catalog.redo import (
 )
 from tidemark.decode.catalog.rewrite import CopiedRow, Ends, copied_rows
 from tidemark.decode.catalog.transactions import Marks, OpenChanges, Subject, XidStatus, precedes, subject_of
+from tidemark.decode.transactions.ports import CatalogRow
 from tidemark.model.lsn import INVALID_LSN, BlockNumber, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import INFO_MASK, MAIN_FORK, BadRecord, Record
@@ -230,6 +232,39 @@ class CatalogStore:
                 heap.deleter[change.tid] = record.xid
             self.marks.add(record.xid, heap, change.tid)
         return changed
+
+    def redo_rows(self, rows: Sequence[CatalogRow], xid: Xid, top_xid: Xid) -> int:
+        """Apply inserted and deleted rows of `xid`, a part of `top_xid`.
+
+        Return how many were applied: the next one needs `redo` with its record, in a seed, during a rewrite of a
+        catalog, and for an error.
+        """
+        changes = self.open.get(top_xid)
+        if changes is None or changes.pending or self.seeding:
+            return 0
+        self._enter(xid, top_xid)
+        marks = self.marks.rows_of(xid)
+        count = 0
+        for _record, _xid, file, place, packed in rows:
+            tid = Tid(place)
+            heap = None if file is None else self.files.get(file)
+            if heap is None:
+                break
+            described = packed or heap.rows.find(tid)
+            if described is None or (packed and not heap.layout.fits(packed)):
+                break
+            if described:
+                changes.record(subject_of(heap, described))
+            if packed:
+                heap.insert(tid, packed, xid)
+                if heap.layout.catalog is PG_CLASS:
+                    self.files.check_relation(changes, packed, xid)
+            else:
+                heap.deleter[tid] = xid
+            marks.append((heap, tid))
+            count += 1
+        self._count(count > 0)
+        return count
 
     def _enter(self, xid: Xid, top_xid: Xid) -> OpenChanges:
         if xid != top_xid:

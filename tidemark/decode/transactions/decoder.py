@@ -11,7 +11,7 @@ Reading can begin before the requested position and then meets transactions whos
 Small transactions are returned in runs if records come in blocks. Pure: records in, completed transactions out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tidemark.decode.datum.varlena import BadDatum
@@ -21,7 +21,7 @@ from tidemark.decode.transactions.heap_changes import HeapChanges, SelectsRelati
 from tidemark.decode.transactions.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.transactions.object_names import NameKeeper
 from tidemark.decode.transactions.open_transaction import OpenTransaction
-from tidemark.decode.transactions.ports import Catalog, Databases, DatabaseSelectionChange, SpillPort
+from tidemark.decode.transactions.ports import Catalog, CatalogRow, Databases, DatabaseSelectionChange, SpillPort
 from tidemark.decode.transactions.schema_changes import NO_POSITION_YET, SchemaTracker, database_event, is_captured
 from tidemark.decode.transactions.skim import Skimmer
 from tidemark.decode.transactions.transactions import TransactionTable
@@ -31,7 +31,7 @@ from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, L
 from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.position import Position
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.record import BadRecord, Record
+from tidemark.wal.record import BadRecord, RawRecord, Record
 from tidemark.wal.rmgr import (
     RM_DBASE,
     RM_HEAP,
@@ -49,8 +49,9 @@ from tidemark.wal.rmgr import (
 from tidemark.wal.versions import RMGRS, WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
+_WITH_ROWS = frozenset({RM_HEAP, RM_HEAP2})
 DecodedRun = Decoded | CommittedRun
-WriteJournal = Callable[[Record], None]
+WriteJournal = Callable[[Record | RawRecord], None]
 OnMarker = Callable[[Lsn, bytes], bool]  # called for each message with our prefix; true halts decoding after it
 
 
@@ -165,7 +166,7 @@ class Decoder:
                 if committed is not None:
                     yield committed
             elif index < count and not self._skimmer.is_full:
-                self._decode_held(block)
+                self._process_held(block, journal)
                 record = block.record(index)
                 decoded = self.decode(record)
                 if self.catalogs_changed and journal is not None:
@@ -176,11 +177,50 @@ class Decoder:
                     return
                 index += 1
         if not self._skimmer.carry(block):
-            self._decode_held(block)
+            self._process_held(block, journal)
         self._reach(block, index)
 
-    def _decode_held(self, block: RecordBlock) -> None:
+    def _redo_held(self, block: RecordBlock, journal: WriteJournal | None) -> None:
+        """Process the records on catalogs; their transactions were entered before."""
+        rows = self._skimmer.take_catalog_rows(block)
+        at = 0
+        while at < len(rows):
+            record = rows[at].record
+            stop = at + self._redo_rows(block, rows, at)
+            if stop == at:
+                parsed = block.record(record)
+                self.decode(parsed)
+                if self.catalogs_changed and journal is not None:
+                    journal(parsed)
+                stop = next((later for later in range(at, len(rows)) if rows[later].record != record), len(rows))
+            elif journal is not None:
+                for record in dict.fromkeys(row.record for row in rows[at:stop]):
+                    journal(block.raw(record))
+            at = stop
+
+    def _redo_rows(self, block: RecordBlock, rows: Sequence[CatalogRow], at: int) -> int:
+        """Apply rows from `at` on that one part of a transaction wrote; return how many: the next needs its record."""
+        xid, file = rows[at].xid, rows[at].file
+        transaction = self.transactions.find(self.transactions.top(xid))
+        if file is None or transaction is None or not transaction.is_kept or transaction.schema is None:
+            return 0
+        catalog = self._databases.captured(file.db)
+        if catalog is None or transaction.schema.dirty_xid not in (INVALID_XID, xid):
+            return 0
+        stop = at + 1
+        while stop < len(rows) and rows[stop].xid == xid and (other := rows[stop].file) and other.db == file.db:
+            stop += 1
+        count = catalog.redo_rows(rows[at:stop], xid, transaction.xid)
+        if count:
+            transaction.schema.touch(xid, Lsn(block.lsns[rows[at + count - 1].record]))
+            self._skimmer.forget_own_files(transaction.xid)
+            self._set_state_of(transaction, xid)
+        return count
+
+    def _process_held(self, block: RecordBlock, journal: WriteJournal | None) -> None:
         """Process records that the skimmer could put off as long as no other record needed the decoder."""
+        if self._skimmer.catalog_rows.count:
+            self._redo_held(block, journal)
         for record in self._skimmer.take_held(block):
             self.decode(record)
 
@@ -405,6 +445,8 @@ class Decoder:
                 transaction.schema = SchemaTracker(catalog, transaction.xid)
             transaction.schema.touch(record.xid, record.lsn)
             self._skimmer.forget_own_files(transaction.xid)
+            if record.rmgr in _WITH_ROWS:
+                self._skimmer.file_is_catalog(record.blocks[0].locator)
         self.catalogs_changed |= changed
         return changed
 

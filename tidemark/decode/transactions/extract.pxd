@@ -2,6 +2,7 @@
 
 cimport cython
 
+from tidemark.decode.transactions.catalog_rows cimport CatalogRows
 from tidemark.decode.transactions.held_chunks cimport HeldChunks
 from tidemark.decode.transactions.pending_rows cimport PendingRows
 from tidemark.decode.transactions.file_versions cimport FileVersions
@@ -15,7 +16,7 @@ cdef long long POSTGRES_EPOCH_US
 cdef unsigned int NO_TUPLE
 cdef Py_ssize_t JOINED_ROW
 cdef unsigned int RM_XLOG, RM_XACT, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP, RM_LOGICALMSG, OPCODE
-cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_TRUNCATE, HEAP_HOT_UPDATE, HEAP_CONFIRM, HEAP_LOCK
+cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_HOT_UPDATE, HEAP_CONFIRM, HEAP_LOCK
 cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, HEAP2_NEW_CID, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
 cdef unsigned int RUNNING_XACTS, XACT_INVALIDATIONS
 cdef unsigned int NO_ORDINARY_TIME
@@ -40,6 +41,7 @@ cdef class RowExtractor(XidStates):
     cdef long long slot
     cdef readonly SpeculativeRows speculative
     cdef readonly HeldChunks chunks
+    cdef readonly CatalogRows catalog_rows
     cdef long long lsn, end_lsn
 
     @cython.locals(space=Py_ssize_t, at=Py_ssize_t)
@@ -62,9 +64,24 @@ cdef class RowExtractor(XidStates):
     @cython.locals(flags="unsigned int", low="long long", high="long long", time="long long")
     cdef int process_commit(self, Py_ssize_t at, Py_ssize_t main, long long state) except -1 nogil
 
-    @cython.locals(opcode="unsigned int", known="long long", is_whole=bint, is_special=bint)
+    @cython.locals(opcode="unsigned int", known="long long", is_whole=bint)
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                           unsigned int info, long long state) except -1 nogil
+
+    cdef inline int is_catalog(self) except -1 nogil
+
+    @cython.locals(number="long long", opcode="unsigned int", main_length=Py_ssize_t, length=Py_ssize_t)
+    cdef int hold_catalog_record(self, unsigned int rmgr, unsigned int info) except -1 nogil
+
+    cdef int hold_other(self) except -1 nogil
+
+    @cython.locals(tid="long long")
+    cdef int hold_catalog_row(self, long long number, Py_ssize_t offset_at, Py_ssize_t at,
+                              Py_ssize_t length) except -1 nogil
+
+    @cython.locals(count=Py_ssize_t, before=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t, item=Py_ssize_t,
+                   length=Py_ssize_t, offset="long long")
+    cdef int hold_catalog_inserts(self, unsigned int info, long long number) except -1 nogil
 
     cdef inline int changes_rows(self, unsigned int rmgr, unsigned int opcode, long long known) except -1 nogil
 

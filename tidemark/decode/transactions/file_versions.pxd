@@ -8,7 +8,8 @@ from tidemark.decode.datum.lookup cimport IntegerMap
 # NB: Cython 3.3 generates invalid C for a final class with a method that returns `long long` and an exception value.
 @cython.final
 cdef class FileVersions:
-    cdef IntegerMap versions, tablespaces, passed, own_versions, own_databases, own_tablespaces
+    cdef IntegerMap versions, tablespaces, passed, catalogs, catalog_tablespaces
+    cdef IntegerMap own_versions, own_databases, own_tablespaces
 
     cpdef set(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
 
@@ -16,6 +17,8 @@ cdef class FileVersions:
                   long long value)
 
     cpdef set_passed(self, unsigned int spc, unsigned long long db, unsigned long long rel)
+
+    cpdef set_catalog(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long number)
 
     @cython.locals(key="unsigned long long", value="long long")
     cdef Py_ssize_t of(self, long long spc, unsigned long long db, unsigned long long rel) except? -0x7FFFFFFF nogil
@@ -25,3 +28,7 @@ cdef class FileVersions:
                            unsigned long long rel) except? -0x7FFFFFFF nogil
 
     cdef int is_passed(self, long long spc, unsigned long long db, unsigned long long rel) except -1 nogil
+
+    @cython.locals(key="unsigned long long", value="long long")
+    cdef Py_ssize_t catalog(self, long long spc, unsigned long long db,
+                            unsigned long long rel) except? -0x7FFFFFFF nogil

@@ -23,6 +23,8 @@ class FileVersions:
         self.versions = IntegerMap()  # by database and relfilenode
         self.tablespaces = IntegerMap()  # of the same files
         self.passed = IntegerMap()  # to the tablespace: files in which rows of passed-over transactions are skipped
+        self.catalogs = IntegerMap()  # to a number above 0: files of tracked catalogs
+        self.catalog_tablespaces = IntegerMap()  # of the same files
         self.own_versions = IntegerMap()  # by top-level xid and relfilenode
         self.own_databases = IntegerMap()  # of the same files
         self.own_tablespaces = IntegerMap()
@@ -32,6 +34,8 @@ class FileVersions:
         self.versions = IntegerMap()
         self.tablespaces = IntegerMap()
         self.passed = IntegerMap()
+        self.catalogs = IntegerMap()
+        self.catalog_tablespaces = IntegerMap()
 
     def forget_own(self) -> None:
         """Forget the files of single transactions."""
@@ -54,6 +58,11 @@ class FileVersions:
         """Skip the rows of passed-over transactions in a file that is no catalog."""
         self.passed.put(db << 32 | rel, spc)
 
+    def set_catalog(self, spc: int, db: int, rel: int, number: int) -> None:
+        """Give the file of a tracked catalog a number above 0."""
+        self.catalogs.put(db << 32 | rel, number)
+        self.catalog_tablespaces.put(db << 32 | rel, spc)
+
     def of(self, spc: int, db: int, rel: int) -> int:
         """Return the entry of a file for all transactions."""
         key = db << 32 | rel
@@ -70,3 +79,9 @@ class FileVersions:
     def is_passed(self, spc: int, db: int, rel: int) -> int:
         """Return whether rows of passed-over transactions are skipped in a file that is not known otherwise."""
         return 1 if self.passed.get(db << 32 | rel) == spc else 0
+
+    def catalog(self, spc: int, db: int, rel: int) -> int:
+        """Return the number of a tracked catalog's file; 0 if it is not known as one."""
+        key = db << 32 | rel
+        value = self.catalogs.get(key)
+        return value if value != 0 and self.catalog_tablespaces.get(key) == spc else 0

@@ -51,6 +51,16 @@ class PendingTransactions(Protocol):
         """Remove and return the pending transaction to which `xid` belongs; None if it is not pending."""
 
 
+class CatalogRow(NamedTuple):
+    """A row of a tracked catalog that a record inserted or deleted."""
+
+    record: int  # number in its block
+    xid: Xid
+    file: RelFileLocator | None  # None: the rows of the record are not known
+    tid: int  # block number in the high bits, line pointer in the low 16
+    packed: bytes  # empty: deleted
+
+
 class Catalog(Protocol):
     """One database's catalogs as of the WAL read so far, in the view of any open transaction."""
 
@@ -68,6 +78,9 @@ class Catalog(Protocol):
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Apply `record`; return whether it changed a tracked catalog."""
+
+    def redo_rows(self, rows: Sequence[CatalogRow], xid: Xid, top_xid: Xid) -> int:
+        """Apply rows of the transaction or subtransaction `xid`; return how many: the next one needs its record."""
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Make the changes of `xids` visible to all; return whether they changed a tracked catalog."""

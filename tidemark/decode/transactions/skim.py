@@ -39,7 +39,7 @@ from tidemark.decode.transactions.pending_rows import (
     SMALL_ROWS,
     PendingRows,
 )
-from tidemark.decode.transactions.ports import PendingTransaction
+from tidemark.decode.transactions.ports import CatalogRow, PendingTransaction
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.decode.transactions.xid_states import KNOWN, NONE, ORDINARY, PASSED_OVER, SEES_OWN, UNKNOWN
 from tidemark.model.lsn import XID_MASK, Lsn, Oid, TimelineId, Xid
@@ -67,6 +67,7 @@ class Skimmer:
         self._file_count = 0  # known since the last `forget_files`, at most
         self._own_files: dict[Xid, dict[RelFileLocator, int]] = {}  # their values, by top-level transaction
         self._own_file_count = 0
+        self._catalog_files: dict[RelFileLocator, int] = {}  # their numbers, in order from 1 on
         self._carried: list[tuple[int, RecordBlock]] = []  # blocks with chunks that are held; numbers of their records
         self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
         self._tuples, self._arranged_tuples = bytearray(), bytearray()
@@ -77,6 +78,7 @@ class Skimmer:
         complete_from_xid = NONE if complete_from is None else complete_from & XID_MASK
         self._files = FileVersions()
         self._extractor = RowExtractor(fmt.image_compressed, complete_from_xid, self._pending, self._files)
+        self.catalog_rows = self._extractor.catalog_rows
         transactions.pending_transactions = self
 
     @property
@@ -164,12 +166,18 @@ class Skimmer:
         self._carried.clear()
         return [blocks[number - number % RECORDS_MAX].record(number % RECORDS_MAX) for number in numbers]
 
+    def take_catalog_rows(self, block: RecordBlock) -> list[CatalogRow]:
+        """Return the rows of catalogs that were held, in order, without a file if the caller reads the record."""
+        return list(map(CatalogRow._make, self.catalog_rows.take(block.linear, [None, *self._catalog_files])))
+
     def carry(self, block: RecordBlock) -> bool:
         """Hold the chunks also after this block, whose last record was read; return whether this is possible."""
         chunks = self._extractor.chunks
         if chunks.left == 0:
             self._carried.clear()
         here: int = chunks.first_record
+        if self.catalog_rows.count:
+            return False
         if self._extractor.speculative.count or len(self._carried) >= BLOCKS_MAX or not chunks.carry(block.linear):
             return False
         if chunks.left:
@@ -268,6 +276,12 @@ class Skimmer:
         """Mark a file in which rows of transactions that are passed over are skipped; others' rows are not."""
         self._files.set_passed(locator.spc, locator.db, locator.rel)
 
+    def file_is_catalog(self, locator: RelFileLocator) -> None:
+        """Mark the file of a tracked catalog: records on it are held until the decoder is needed."""
+        if locator not in self._catalog_files:
+            number = self._catalog_files[locator] = len(self._catalog_files) + 1
+            self._files.set_catalog(locator.spc, locator.db, locator.rel, number)
+
     def _set_file(self, locator: RelFileLocator, value: int) -> None:
         if self._file_count >= FILES_MAX:
             self.forget_files()
@@ -315,6 +329,7 @@ class Skimmer:
     def forget_files(self) -> None:
         """Forget all files: catalogs have changed."""
         self._file_count = 0
+        self._catalog_files.clear()
         self._files.forget()
         self._forget_all_own_files()
 

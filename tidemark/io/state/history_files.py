@@ -36,7 +36,7 @@ from tidemark.decode.catalog.history import (
 from tidemark.io.host.disk import replace_file, sync, write_all, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
-from tidemark.wal.record import Record
+from tidemark.wal.record import RawRecord, Record
 from tidemark.wire.state.history_index import BaseEntry, HistoryIndex, JournalFile, JournalMark
 
 ChooseSurplus = Callable[[Sequence[BaseEntry]], Sequence[BaseEntry]]
@@ -226,7 +226,7 @@ class HistoryWriter:
         self.durable_lsn = INVALID_LSN  # the same, for entries that `sync` has made durable
         self._continue_journal(mark)
 
-    def append(self, record: Record, timeline: TimelineId, top_xid: Xid) -> None:
+    def append(self, record: Record | RawRecord, timeline: TimelineId, top_xid: Xid) -> None:
         """Write a record unless it is already in the journal: after a restart some are decoded again."""
         if record.lsn < self._end_lsn:
             return

@@ -36,7 +36,7 @@ from tidemark.runtime.capture.stream_lease import LeaseState, StreamLease
 from tidemark.runtime.capture.wal_source import Slices
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
 from tidemark.wal.page import Framer
-from tidemark.wal.record import Record
+from tidemark.wal.record import RawRecord, Record
 from tidemark.wal.segments import WalSlice
 
 QUIET_S = 0.2  # how often a quiet stream checks its clock
@@ -197,7 +197,7 @@ class WalReader:
                 "the catalog history is cut at a fork, because WAL after the fork was decoded", at_lsn=fork_lsn
             )
 
-    def _journal(self, record: Record) -> None:
+    def _journal(self, record: Record | RawRecord) -> None:
         self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))
 
     @property

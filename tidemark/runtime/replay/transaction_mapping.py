@@ -31,7 +31,7 @@ from tidemark.runtime.replay.history_start import enter_open, start_at
 from tidemark.runtime.replay.offline import in_cells
 from tidemark.runtime.replay.range_start import catalogs_at, pass_over
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.record import Record
+from tidemark.wal.record import RawRecord, Record
 from tidemark.wal.rmgr import xact
 from tidemark.wal.segments import first_page_lsn
 from tidemark.wire.transaction_map import KeptMap, dump_map, load_map
@@ -185,7 +185,7 @@ class _MapPass:
         commit_lsn = self._commits.get((each.xid, each.first_lsn))
         return each if commit_lsn is None else replace(each, commit_lsn=commit_lsn)
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: Record | RawRecord) -> None:
         decoder = self._start.decoding.decoder
         self._journal += dump_entry(record, decoder.timeline, decoder.transactions.top(record.xid))
         if len(self._journal) > JOURNAL_BYTES_MAX:
