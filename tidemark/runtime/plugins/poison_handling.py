@@ -317,10 +317,8 @@ def reason_of(error: Exception) -> str:
     """Return the reason for people. NB: the text of an error of the handler may contain values of rows."""
     if isinstance(error, PoisonChange):
         return error.reason or PoisonChange.__name__
-    if isinstance(error, WorkerRaised):
-        return error.kind
     cause = error.__cause__ if isinstance(error, ConsumerFailed) and error.__cause__ is not None else error
-    return type(cause).__name__
+    return cause.kind if isinstance(cause, WorkerRaised) else type(cause).__name__
 
 
 def parked_change(poison: Batch, reason: str, epoch: Epoch, now_us: int) -> ParkedChange:

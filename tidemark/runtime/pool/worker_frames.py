@@ -19,6 +19,7 @@ from itertools import count
 import pyarrow as pa
 
 from tidemark.engine.batch import Batch
+from tidemark.model.errors import Disposition
 from tidemark.model.lsn import Oid
 from tidemark.model.poison import WorkerProgress
 from tidemark.model.position import Epoch
@@ -37,9 +38,11 @@ class WorkerReply:
     cpu_s: float  # of the worker since it was forked
     kind: str = ""  # the class of the error; "": the handler returned
     text: str = ""
-    is_final: bool = False  # a retry is useless
+    disposition: str = Disposition.RETRY.value
     poison: tuple[int, int] | None = None  # the handler raised `PoisonChange`: index and item; the reason is the text
     progress: WorkerProgress = field(default_factory=WorkerProgress)
+    names: tuple[str, ...] = ()  # of an error of Tidemark: its class and the bases, with the hint
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,8 +217,10 @@ def receive_reply(peer: socket.socket) -> WorkerReply | None:
     if outcome is None:
         return None
     fields = json.loads(outcome)
-    poison, progress = fields.pop("poison"), fields.pop("progress")
-    return WorkerReply(**fields, poison=poison and tuple(poison), progress=WorkerProgress(**progress))
+    poison, progress, names = (fields.pop(name) for name in ("poison", "progress", "names"))
+    return WorkerReply(
+        **fields, poison=poison and tuple(poison), progress=WorkerProgress(**progress), names=tuple(names)
+    )
 
 
 def _send(peer: socket.socket, parts: Sequence[bytes | pa.Buffer]) -> None:
