@@ -24,7 +24,7 @@ class Contents(Protocol):
         """Return how the columns of a value differ from those of the query; None if the query can read it."""
 
     def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
-        """Return the table of the query whose capture ends with a value: its later changes are missing; else None."""
+        """Return the table of the query of which changes are missing from a value on; None: of none."""
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the contents of (after, upto]."""

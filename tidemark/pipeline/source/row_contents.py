@@ -8,7 +8,15 @@ import google_crc32c
 import pyarrow as pa
 
 from tidemark.model.capture_change import CaptureChange
-from tidemark.model.change import ChangeBatch, SchemaEvent, Truncation
+from tidemark.model.change import (
+    ChangeBatch,
+    GroupItem,
+    SchemaChange,
+    SchemaEffect,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.emptied import dropped_partition, emptying
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
@@ -17,7 +25,8 @@ from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
 
 BATCH_ROWS = 65_536  # rows of small values are joined up to this number
-_WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION)
+# Values of these kinds have a row of the query, or may have one: only some of the latter remove earlier rows.
+_WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION, ValueKind.COPY, ValueKind.SCHEMA, ValueKind.PARTITION)
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class RowContents:
         return f"{google_crc32c.value(text.encode()):08x}"
 
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
-        """Return whether the value has rows of the table."""
+        """Return whether the value has rows of the table, or may remove earlier ones."""
         return header.kind in _WITH_ROWS and self._contains(outbox, header)
 
     def misfit(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
@@ -53,14 +62,22 @@ class RowContents:
         return self._misfits[version]
 
     def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
-        """Return the table of the query whose capture ends with a value; None: none, or the query ignores it."""
+        """Return the table of the query of which changes are missing from a value on; None: none, or it is ignored.
+
+        Its capture ends; or it is logged again, and the form does not have the rows that were rewritten for that.
+        """
         if header.kind is not ValueKind.SCHEMA or self.evolution is Evolution.IGNORE:
             return None
         (value,) = outbox.read(Sequence(header.sequence - 1), header.sequence)
         event = value.item()
-        if not isinstance(event, SchemaEvent) or event.capture is not CaptureChange.ENDS or event.before is None:
+        assert isinstance(event, SchemaEvent), header.kind
+        if event.capture is CaptureChange.ENDS:
+            relation = event.before
+        else:
+            relation = event.after if self._lacks_rows(event) else None
+        if relation is None or not self.form.table.contains(event.database, relation):
             return None
-        return event.before.qualified_name if self.form.table.contains(event.database, event.before) else None
+        return relation.qualified_name
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (after, upto], those of small values together."""
@@ -68,12 +85,9 @@ class RowContents:
         row_count = 0
         for value in outbox.read(after, upto, lambda header: self.wants(outbox, header)):
             item, sequence = value.item(), value.header.sequence
-            assert isinstance(item, ChangeBatch | Truncation), value.header.kind
-            rows = (
-                self.form.rows(item, sequence)
-                if isinstance(item, ChangeBatch)
-                else self.form.truncation(item, sequence)
-            )
+            rows = self._rows(item, sequence)
+            if rows is None:
+                continue
             if waiting and row_count + len(rows) > BATCH_ROWS:
                 yield _joined(waiting)
                 waiting, row_count = [], 0
@@ -81,6 +95,26 @@ class RowContents:
             row_count += len(rows)
         if waiting:
             yield _joined(waiting)
+
+    def _rows(self, item: GroupItem, sequence: int) -> pa.RecordBatch | None:
+        if isinstance(item, ChangeBatch):
+            return self.form.rows(item, sequence)
+        emptied = self._emptying(item)
+        return None if emptied is None else self.form.truncation(emptied, sequence)
+
+    def _emptying(self, item: GroupItem) -> Truncation | None:
+        """Return the TRUNCATE that the query shows for an item that removes earlier rows."""
+        if isinstance(item, SchemaEvent):
+            if self._lacks_rows(item):
+                return None  # the earlier rows are better than none
+            if item.before is not None and self.form.table.has_partition(item.database, item.before):
+                return dropped_partition(item)
+        return emptying(item)
+
+    def _lacks_rows(self, event: SchemaEvent) -> bool:
+        """Return whether a table was created with rewritten rows, which the form does not have."""
+        is_rewritten = event.change is SchemaChange.CREATE and event.effect is SchemaEffect.REWRITE
+        return is_rewritten and not self.form.has_rewritten_rows
 
     def _contains(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         version = header.schema_version

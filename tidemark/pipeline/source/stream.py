@@ -149,7 +149,8 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return Sequence(header.group_first - 1)
             if misfit is not None:
                 raise SchemaChanged(f"other columns from value {header.group_first} of the outbox on: {misfit}")
-            raise ChangesMissing(f"changes of {left} are missing from value {header.sequence} of the outbox on")
+            assert left is not None, "one of both is the reason"
+            raise ChangesMissing.from_value(left, header.sequence)
         return end
 
     @stating_remedies()

@@ -337,7 +337,7 @@ class PoolConsumer:
         plan, relation = None, item.relation
         if self.plans is not None:
             plan, relation = self.plans.plan(database, relation), without_constants(relation)
-        batch = Batch.of(database, relation, self._epoch, rows)
+        batch = Batch.of(database, relation, self._epoch, rows, item.database)
         if self._processing.is_plain and not self._poison.isolates and (plan is None or not plan.steps):
             return batch
         return PendingBatch(batch, plan, self._processing, self._poison)
