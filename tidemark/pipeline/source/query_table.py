@@ -136,8 +136,8 @@ def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str]
             f"table {text!r} is not in the outbox",
             hint=f"it appears with its first change or copy; known: {_listed(newest)}",
         )
-    if len({database for database, _ in found}) > 1:
-        names = sorted({databases.get(database, str(database)) for database, _ in found})
+    names = sorted({databases.get(database, str(database)) for database, _ in found})
+    if len(names) > 1:  # NB: a database that was created again is another one of the same name
         raise UnknownTable(f"table {text!r} exists in the databases {', '.join(names)}", hint="capture them separately")
     parents = {relation.oid for _, relation in found.values()}
     members = {key for key, (_, relation) in newest.items() if relation.partition_of in parents} | found.keys()
