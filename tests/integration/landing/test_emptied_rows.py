@@ -12,8 +12,9 @@ from tests.support.forged import groups
 from tests.support.lakes.kept_target import FORMS, KeptTarget, Row
 from tests.support.workloads.feeder import feed, make_state
 from tidemark.model.capture_change import CaptureChange
-from tidemark.model.change import ChangeGroup, CopyBoundary, SchemaChange, Truncation
-from tidemark.model.lsn import Lsn, TimelineId, Xid
+from tidemark.model.change import ChangeGroup, CopyBoundary, LogicalMessage, SchemaChange, Truncation
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.message_prefix import REWIND_PREFIX
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.source import outbox_range
@@ -91,6 +92,26 @@ def test_a_copy_after_a_rewind_has_a_smaller_lsn_and_a_greater_timeline(tmp_path
     dead = groups.insert(500, ACCOUNT, "dead")
     state = made(tmp_path, *copy(200, 1, ["a", "b"]), dead, *copy(400, 2, ["a"], timeline=2))
     assert notes(state, columns) == ["a"]
+
+
+@pytest.mark.parametrize("database", [groups.DATABASE, Oid(5)], ids=["own", "other"])
+def test_a_query_in_debeziums_form_ends_after_a_rewind_of_its_database(tmp_path: Path, database: Oid) -> None:
+    """Its events have no timeline: by their LSN, an abandoned one would be later than the copy."""
+    at = Position(TimelineId(2), Lsn(399), 0)
+    said = LogicalMessage(at, at.commit_lsn, database, Xid(0), False, REWIND_PREFIX, b"{}")
+    own = replace(said, position=groups.position(480), database=groups.DATABASE)  # of the source, with this prefix
+    groups_of_source = groups.group(480, [own]), groups.insert(500, ACCOUNT, "dead")
+    copied = copy(408, 2, ["a"], timeline=2)
+    state = made(tmp_path, *copy(200, 1, ["a", "b"]), *groups_of_source, _copied(at, [said]), *copied)
+    target = KeptTarget(state, "account", "debezium")
+    if database != groups.DATABASE:
+        target.advance()
+        return
+    with pytest.raises(ChangesMissing, match=r"changes of public\.account before value \d+ .* were given up .*=ignore"):
+        target.advance()
+    assert [note for _, note in target.notes()] == ["a", "b", "dead"]
+    target.advance(schemaEvolution="ignore")
+    assert target.ops()[-2:] == ["t", "r"]
 
 
 def test_the_row_before_a_copy_has_its_position_and_no_transaction(tmp_path: Path) -> None:

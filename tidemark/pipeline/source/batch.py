@@ -30,8 +30,8 @@ class OutboxBatchReader(DataSourceReader):
         after, upto = self._options.start.find(outbox), outbox.head()
         headers = outbox.headers(after, upto)
         for header in headers:
-            if (left := self._contents.left(outbox, header)) is not None:
-                raise ChangesMissing.from_value(left, header.sequence)
+            if (gap := self._contents.gap(outbox, header)) is not None:
+                raise ChangesMissing(gap)
         found = divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
         return found or [OutboxRange(outbox.outbox_id, upto, upto)]
 

@@ -34,7 +34,7 @@ class ChangeForm:
     table: QueryTable
     wanted: pa.Schema
     _columns: TableColumns = field(init=False)
-    has_rewritten_rows: ClassVar[bool] = True
+    is_complete: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_columns", TableColumns(self.table))

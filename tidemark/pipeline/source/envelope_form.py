@@ -58,7 +58,7 @@ class EnvelopeForm:
     version: str  # of Tidemark
     databases: Mapping[Oid, str]
     _columns: TableColumns = field(init=False)
-    has_rewritten_rows: ClassVar[bool] = False
+    is_complete: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_columns", TableColumns(self.table))

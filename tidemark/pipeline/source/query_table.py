@@ -7,7 +7,6 @@ name now, the one that had it before is the table.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 import pyarrow as pa
 
@@ -16,7 +15,6 @@ from tidemark.engine.selection import matches
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import TypeMapping
-from tidemark.model.position import Sequence
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
 from tidemark.wire.relations import SchemaVersion
@@ -43,17 +41,12 @@ class SchemaChanged(StateError):
 
 
 class ChangesMissing(StateError):
-    """The outbox lacks changes of the table of a query: its capture ends, and may begin again."""
+    """The table of a query does not follow from the rows of the query: its capture ends, and may begin again."""
 
     hint = (
         "the query continues without them once it is started with schemaEvolution=ignore; if the table is selected "
         "again, cdcctl table recopy sends all of its rows"
     )
-
-    @classmethod
-    def from_value(cls, table: str, sequence: Sequence) -> Self:
-        """Return the error; `sequence`: of the value from which on changes are missing."""
-        return cls(f"changes of {table} are missing from value {sequence} of the outbox on")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import (
     ChangeBatch,
     GroupItem,
+    LogicalMessage,
     SchemaChange,
     SchemaEffect,
     SchemaEvent,
     Truncation,
 )
 from tidemark.model.emptied import dropped_partition, emptying
+from tidemark.model.message_prefix import REWIND_PREFIX
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
@@ -24,6 +26,7 @@ from tidemark.pipeline.source.row_form import RowForm
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
 
+RECORD_ALIGNMENT = 8  # MAXALIGN of every supported server
 BATCH_ROWS = 65_536  # rows of small values are joined up to this number
 # Values of these kinds have a row of the query, or may have one: only some of the latter remove earlier rows.
 _WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION, ValueKind.COPY, ValueKind.SCHEMA, ValueKind.PARTITION)
@@ -61,23 +64,35 @@ class RowContents:
             self._misfits[version] = text
         return self._misfits[version]
 
-    def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
-        """Return the table of the query of which changes are missing from a value on; None: none, or it is ignored.
+    def gap(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
+        """Return why the table does not follow from the rows, from a value on; None: it follows, or gaps are ignored.
 
-        Its capture ends; or it is logged again, and the form does not have the rows that were rewritten for that.
+        Its capture ends. Or the form lacks what shows it: the rows that were rewritten when the table was logged
+        again, or the timelines, without which changes of an abandoned one seem to be later than those that replace it.
         """
-        if header.kind is not ValueKind.SCHEMA or self.evolution is Evolution.IGNORE:
+        if self.evolution is Evolution.IGNORE:
             return None
-        (value,) = outbox.read(Sequence(header.sequence - 1), header.sequence)
-        event = value.item()
-        assert isinstance(event, SchemaEvent), header.kind
+        if header.kind is ValueKind.SCHEMA:
+            event = _item(outbox, header)
+            assert isinstance(event, SchemaEvent), header.kind
+            return self._missing(event, header.sequence)
+        if header.kind is ValueKind.MESSAGE and not self.form.is_complete and _is_of_capture(header):
+            message = _item(outbox, header)
+            assert isinstance(message, LogicalMessage), header.kind
+            is_of_table = header.database in {database for database, _ in self.form.table.members}
+            if message.prefix == REWIND_PREFIX and is_of_table:
+                names = ", ".join(self.form.table.names)
+                return f"changes of {names} before value {header.sequence} of the outbox were given up (cdcctl rewind)"
+        return None
+
+    def _missing(self, event: SchemaEvent, sequence: Sequence) -> str | None:
         if event.capture is CaptureChange.ENDS:
             relation = event.before
         else:
             relation = event.after if self._lacks_rows(event) else None
         if relation is None or not self.form.table.contains(event.database, relation):
             return None
-        return relation.qualified_name
+        return f"changes of {relation.qualified_name} are missing from value {sequence} of the outbox on"
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (after, upto], those of small values together."""
@@ -114,7 +129,7 @@ class RowContents:
     def _lacks_rows(self, event: SchemaEvent) -> bool:
         """Return whether a table was created with rewritten rows, which the form does not have."""
         is_rewritten = event.change is SchemaChange.CREATE and event.effect is SchemaEffect.REWRITE
-        return is_rewritten and not self.form.has_rewritten_rows
+        return is_rewritten and not self.form.is_complete
 
     def _contains(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         version = header.schema_version
@@ -123,6 +138,16 @@ class RowContents:
         if version not in self._is_member:
             self._is_member[version] = self.form.table.contains(header.database, outbox.relation(version))
         return self._is_member[version]
+
+
+def _item(outbox: OutboxPort, header: ValueHeader) -> GroupItem:
+    (value,) = outbox.read(Sequence(header.sequence - 1), header.sequence)
+    return value.item()
+
+
+def _is_of_capture(message: ValueHeader) -> bool:
+    """Return whether the capture made a message, and not the source: records begin at multiples of 8."""
+    return message.first.commit_lsn % RECORD_ALIGNMENT != 0
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

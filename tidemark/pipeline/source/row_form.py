@@ -27,8 +27,8 @@ class RowForm(Protocol):
         """Return the rows of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
 
     @property
-    def has_rewritten_rows(self) -> bool:
-        """Return whether rows that DDL rewrote are rows of the query."""
+    def is_complete(self) -> bool:
+        """Return whether the query has the rows that DDL rewrote, and the timeline of each row."""
 
     def truncation(self, event: Truncation, sequence: int) -> pa.RecordBatch:
         """Return the row of a TRUNCATE, of the table or of one of its partitions."""

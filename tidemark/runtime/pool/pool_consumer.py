@@ -346,6 +346,9 @@ class PoolConsumer:
         return self._databases.get(oid, str(oid))
 
     def _warn_once(self, item: EngineEvent) -> None:
-        if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary | TransactionBoundary):
+        removes_nothing = isinstance(item, CopyBoundary) and not (item.begin and item.generation > 1)
+        if removes_nothing or isinstance(item, SchemaEvent | TransactionBoundary):
+            return
+        if type(item) not in self._left_out:
             self._left_out.add(type(item))
             self._log.warning("an event is left out: the handler has no on_event", kind=type(item).__name__)
