@@ -32,7 +32,7 @@ from tidemark.wire.state.state_keys import BEGINNING
 
 RETRIES_READ_MAX = 100  # requested changes in memory
 RETRY_POLL_S = 1.0  # how often the table is asked for requests, at most
-REPLACED = "the database was dropped or left the capture, and another one has its name now"  # a reason
+REPLACED = "the database was dropped or left the capture, and another one took its name"  # a reason
 
 
 class PoisonPoint(Enum):
@@ -252,7 +252,7 @@ class ParkedRetries:
             damaged = table.damaged()
             # A change that is not confirmed yet would come again in the stream after a crash.
             stored, beginning = transaction.delivered(), transaction.get(BEGINNING)
-            replaced = frozenset() if beginning is None else beginning.replaced
+            replaced = () if beginning is None else beginning.replaced
             found = (
                 (change, row)
                 for change, row in table.requested()

@@ -33,13 +33,7 @@ class Beginning:
     snapshot: str = ""  # text form of a `Visibility`; without a first copy, the changes begin after it
     encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, by PostgreSQL's names
     types: TypeMapping = DEFAULT_MAPPING  # the Arrow types of the tables
-    captured: tuple[Oid, ...] = ()  # the databases that are captured at present; the others left the capture
-
-    @property
-    def replaced(self) -> frozenset[Oid]:
-        """The databases that left the capture, and whose name another one has now."""
-        names = {self.databases[oid] for oid in self.captured}
-        return frozenset(oid for oid, name in self.databases.items() if oid not in self.captured and name in names)
+    replaced: tuple[Oid, ...] = ()  # the databases that left the capture, and whose name another one took
 
 
 @dataclass(frozen=True, slots=True)
