@@ -25,21 +25,32 @@ ADD = """
 INSERT INTO totals VALUES (?, ?, ?)
 ON CONFLICT (customer) DO UPDATE SET orders = orders + excluded.orders, cents = cents + excluded.cents
 """
+# The last row `t`, of a TRUNCATE or before a new copy of the table: it removes all orders before it.
+EMPTIED = "SELECT max(struct(_tli, _commit_lsn, _ordinal)) AS at FROM {changes} WHERE _op = 't' AND _seq > {after}"
 # Needs the whole old row of updates and deletes: ALTER TABLE orders REPLICA IDENTITY FULL.
 SUMS = """
+WITH changed AS (
+  SELECT * FROM {changes}
+  WHERE _seq > {after} AND array(_tli, _commit_lsn, _ordinal) > array({timeline}L, {lsn}L, {ordinal}L)
+)
 SELECT customer, sum(sign) AS orders, CAST(sum(sign * total) * 100 AS BIGINT) AS cents FROM (
-  SELECT _seq, -1 AS sign, _before.customer, _before.total FROM {changes} WHERE _before IS NOT NULL
+  SELECT -1 AS sign, _before.customer, _before.total FROM changed WHERE _before IS NOT NULL
   UNION ALL
-  SELECT _seq, 1, _after.customer, _after.total FROM {changes} WHERE _after IS NOT NULL
-) WHERE _seq > {after} GROUP BY customer
+  SELECT 1, _after.customer, _after.total FROM changed WHERE _after IS NOT NULL
+) GROUP BY customer
 """
 
 
 def add(changes: DataFrame, _batch_id: int) -> None:
     with sqlite3.connect(database) as target:
         (after,) = target.execute("SELECT sequence FROM progress").fetchone()
-        sums = changes.sparkSession.sql(SUMS, changes=changes, after=after).collect()
+        run = changes.sparkSession.sql
+        (emptied,) = run(EMPTIED, changes=changes, after=after).first()
+        timeline, lsn, ordinal = emptied or (0, 0, -1)
+        sums = run(SUMS, changes=changes, after=after, timeline=timeline, lsn=lsn, ordinal=ordinal).collect()
         (end,) = changes.agg({"_seq": "max"}).first()
+        if emptied:
+            target.execute("DELETE FROM totals")
         target.executemany(ADD, sums)
         target.execute("UPDATE progress SET sequence = max(sequence, ?)", [end or 0])
 

@@ -34,14 +34,16 @@ columns = orders.select("_after.*").columns
 ROW = ", ".join(
     f"IF(array_contains(_unchanged, '{name}'), _before.{name}, _after.{name}) AS {name}" for name in columns
 )
-# The last change of each key after the last TRUNCATE. A row whose key changes is deleted under the old one.
+# The last change of each key after the last row `t`, of a TRUNCATE or before a new copy of the table. A row whose key
+# changes is deleted under the old one.
 LAST = f"""
 SELECT key, max_by(struct(is_deleted, row), at) AS last FROM (
-  SELECT _before.id AS key, true AS is_deleted, struct({ROW}) AS row, array(_commit_lsn, _ordinal, 0) AS at
+  SELECT _before.id AS key, true AS is_deleted, struct({ROW}) AS row, array(_tli, _commit_lsn, _ordinal, 0) AS at
   FROM {{changes}} WHERE _before.id IS NOT NULL AND NOT (_before.id <=> _after.id)
   UNION ALL
-  SELECT _after.id, false, struct({ROW}), array(_commit_lsn, _ordinal, 1) FROM {{changes}} WHERE _after IS NOT NULL
-) WHERE at > array({{lsn}}L, {{ordinal}}L, 2L) GROUP BY key
+  SELECT _after.id, false, struct({ROW}), array(_tli, _commit_lsn, _ordinal, 1)
+  FROM {{changes}} WHERE _after IS NOT NULL
+) WHERE at > array({{timeline}}L, {{lsn}}L, {{ordinal}}L, 2L) GROUP BY key
 """
 MERGE = f"""
 MERGE INTO delta.`{table}` USING {{last}} ON id = key
@@ -55,12 +57,12 @@ WHEN NOT MATCHED AND NOT last.is_deleted
 def merge(changes: DataFrame, _batch_id: int) -> None:
     run = changes.sparkSession.sql
     emptied = run(
-        "SELECT max(struct(_commit_lsn, _ordinal)) AS at FROM {changes} WHERE _op = 't'", changes=changes
+        "SELECT max(struct(_tli, _commit_lsn, _ordinal)) AS at FROM {changes} WHERE _op = 't'", changes=changes
     ).first()
-    lsn, ordinal = emptied.at or (0, -1)
-    if lsn:
+    timeline, lsn, ordinal = emptied.at or (0, 0, -1)
+    if emptied.at:
         run(f"DELETE FROM delta.`{table}`")
-    run(MERGE, last=run(LAST, changes=changes, lsn=lsn, ordinal=ordinal))
+    run(MERGE, last=run(LAST, changes=changes, timeline=timeline, lsn=lsn, ordinal=ordinal))
 
 
 spark.createDataFrame([], orders.select("_after.*").schema).write.format("delta").mode("ignore").save(table)

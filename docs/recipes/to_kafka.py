@@ -2,6 +2,8 @@
 
 JARS is a folder with the jars of Spark's connector for Kafka (README.md). Each key is in one partition of the topic, in
 the order of the source. A batch can come twice, and so can its messages: `source.lsn` and `source.txId` identify them.
+A message with the op `t`, of a TRUNCATE or before a copy of the table (`source.snapshot`), has the key `{}`, and so one
+partition. It removes each row whose last message has a smaller `source.lsn`, also one that is read later.
 """
 
 import os

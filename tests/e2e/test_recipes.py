@@ -18,8 +18,9 @@ from psycopg.rows import TupleRow
 from pyspark.sql import SparkSession
 
 from tests.support.processes.captures import running
+from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.postgres import Cluster, database_in
-from tests.support.workloads.orders import change_orders, create_orders
+from tests.support.workloads.orders import COPIED, EMPTIED, MISSED, change_orders, create_orders
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.runner import register_source
@@ -137,3 +138,27 @@ def test_a_target_of_its_own_has_each_batch_once(source: Source, run_recipe: Rec
         found = target.execute("SELECT * FROM totals WHERE orders <> 0 ORDER BY customer").fetchall()
     wanted = "SELECT customer, count(*), sum(total * 100)::bigint FROM orders GROUP BY customer ORDER BY customer"
     assert found == source.rows(wanted)
+
+
+def test_a_target_of_its_own_follows_copies_and_truncations(
+    cluster: Cluster, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_source(spark)
+    totals = tmp_path / "totals.sqlite"
+    wanted = "SELECT customer, count(*), sum(total * 100)::bigint FROM orders GROUP BY customer ORDER BY customer"
+    with database_in(cluster, "recipes_again") as database:
+        create_orders(cluster, database)
+        with running(cluster, database, tmp_path) as sidecar:
+            monkeypatch.setattr(sys, "argv", ["", *map(str, (sidecar.folder.root, tmp_path / "checkpoint", totals))])
+            for changes in (EMPTIED[:1], EMPTIED[1:], (COPIED, *MISSED), ()):
+                change_orders(cluster, database, changes)
+                if not changes:
+                    with sqlite3.connect(totals) as target:
+                        target.execute("UPDATE totals SET orders = orders + 1")  # as after missed deletes
+                    succeeded(cdcctl("table", "recopy", "--state", sidecar.folder.root, "orders", **sidecar.options))
+                sidecar.catch_up()
+                runpy.run_path(str(RECIPES / "foreach_batch.py"), run_name="__main__")
+                with closing(sqlite3.connect(totals)) as target:
+                    found = target.execute("SELECT * FROM totals WHERE orders <> 0 ORDER BY customer").fetchall()
+                source = Source(cluster, database, sidecar.folder.root)
+                assert found == source.rows(wanted)

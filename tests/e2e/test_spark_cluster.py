@@ -92,11 +92,11 @@ class AccountTable:
         if version == self._compared:
             return False
         self._compared = version
-        with self._server.connect(self._database) as session:
-            expected = session.execute("SELECT id, note FROM account ORDER BY id").fetchall()
         found = self.lake_rows("replica")
-        if found.num_rows != len(expected):
-            return False
+        with self._server.connect(self._database) as session:
+            if session.execute("SELECT count(*) FROM account").fetchall() != [(found.num_rows,)]:
+                return False
+            expected = session.execute("SELECT id, note FROM account ORDER BY id").fetchall()
         ordered = found.sort_by("id")
         return list(zip(ordered["id"].to_pylist(), ordered["note"].to_pylist(), strict=True)) == expected
 

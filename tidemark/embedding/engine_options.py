@@ -11,12 +11,13 @@ from tidemark.engine.dispatch import Order
 from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import WORKERS_MAX, Config
+from tidemark.io.process.config_faults import sections_fault
 from tidemark.io.process.config_loading import parse_config
 from tidemark.model.errors import ConfigError
 from tidemark.model.poison import Poison
 from tidemark.runtime.pool.pending_batch import GivenHandler, UnitHandler
 from tidemark.runtime.pool.pool_kind import PoolKind
-from tidemark.serializers.serializer import Serializer
+from tidemark.serializers.serializer import CORRECT_SETTINGS, Serializer
 from tidemark.transforms.transform import Transform
 
 RETRIES_MAX = 1000
@@ -85,15 +86,19 @@ def one_handler(handler: GivenHandler | None, change_handler: GivenHandler | Non
 def serializer_settings(serializer: Serializer | None, settings: GivenSettings | None) -> GivenSettings:
     """Return the settings with those that the serializer needs, where the application has no other value.
 
-    Raise `ConfigError` if the serializer needs what the configuration does not have.
+    Raise `ConfigError` if either has another form, or the serializer needs what the configuration does not have.
     """
+    given = settings or {}
+    if fault := sections_fault(given):
+        raise ConfigError(f"{WHERE}: settings: {fault}")
     if serializer is None:
-        return settings or {}
+        return given
     if not isinstance(serializer, Serializer):
         raise ConfigError(f"{WHERE}: serializer is {type(serializer).__name__}", hint="for example DebeziumJson()")
     of_serializer = f"{WHERE}: settings of {type(serializer).__name__}"
+    if fault := sections_fault(serializer.settings):
+        raise ConfigError(f"{of_serializer}: {fault}", hint=CORRECT_SETTINGS)
     parse_config("", {}, where=of_serializer, assigned=serializer.settings)
-    given = settings or {}
     return {
         section: {**serializer.settings.get(section, {}), **given.get(section, {})}
         for section in {*serializer.settings, *given}

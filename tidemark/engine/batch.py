@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 
 from tidemark.model.change import AFTER, BEFORE, META_FIELDS, TABLE_ORDINAL, Op
-from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Column, Relation, ReplicaIdentity
 
@@ -50,20 +50,22 @@ class Batch:
     epoch: Epoch  # the fencing token: it grows with each start of an engine on the state
     arrow: pa.RecordBatch  # metadata columns, then the structs `_before` and `_after`; `Flatten` has columns instead
     parked_number: int = 0  # of a parked change that is delivered again, outside the order of the stream; 0: not parked
+    database_oid: Oid = INVALID_OID  # another database may have the name later
 
     @classmethod
-    def of(cls, database: str, relation: Relation, epoch: Epoch, arrow: pa.RecordBatch) -> Self:
+    def of(
+        cls, database: str, relation: Relation, epoch: Epoch, arrow: pa.RecordBatch, database_oid: Oid = INVALID_OID
+    ) -> Self:
         """Return the batch as it is before all transforms."""
         table, key, columns = _described(relation)
-        return cls(database, table, relation, key, columns, epoch, arrow)
+        return cls(database, table, relation, key, columns, epoch, arrow, 0, database_oid)
 
     # NB: these are called for each batch; `dataclasses.replace` would cost three times as much.
 
     def with_rows(self, arrow: pa.RecordBatch) -> "Batch":
         """Return the batch with other rows."""
-        return Batch(
-            self.database, self.table, self.relation, self.key, self.columns, self.epoch, arrow, self.parked_number
-        )
+        described = self.database, self.table, self.relation, self.key, self.columns, self.epoch
+        return Batch(*described, arrow, self.parked_number, self.database_oid)
 
     def with_sides(self, change: Callable[[pa.StructArray], pa.StructArray]) -> "Batch":
         """Return the batch with `change` applied to `_before` and to `_after`."""
@@ -76,7 +78,8 @@ class Batch:
 
     def with_columns(self, key: tuple[str, ...], columns: tuple[Column, ...]) -> "Batch":
         """Return the batch with other descriptions of its columns."""
-        return Batch(self.database, self.table, self.relation, key, columns, self.epoch, self.arrow, self.parked_number)
+        described = self.database, self.table, self.relation, key, columns, self.epoch
+        return Batch(*described, self.arrow, self.parked_number, self.database_oid)
 
     @property
     def schema(self) -> pa.Schema:

@@ -15,6 +15,7 @@ This module also defines the subclasses that two layers need; the error of a sin
 An automatic reaction (RETRY, FAIL_OVER) is granted by name only; an unknown error means HALT.
 """
 
+from collections.abc import Iterator, Mapping
 from enum import Enum, IntEnum
 
 
@@ -53,6 +54,36 @@ class TidemarkError(Exception):
         super().__init__(message)
         if hint is not None:
             self.hint = hint
+
+
+def error_names(kind: type[TidemarkError]) -> Iterator[str]:
+    """Yield the names by which a class passes to another process: its own, then those of its bases."""
+    return (_name(each) for each in kind.__mro__ if issubclass(each, TidemarkError))
+
+
+def error_classes() -> Mapping[str, type[TidemarkError]]:
+    """Return the classes that this process has imported, by name."""
+    return {_name(kind): kind for kind in _classes(TidemarkError)}
+
+
+def restored_error(kind: type[TidemarkError], message: str, *, hint: str | None = None) -> TidemarkError:
+    """Return an error of which its class, message and hint are known.
+
+    NB: a class may have another constructor, so that of the root class is called.
+    """
+    restored = kind.__new__(kind)
+    TidemarkError.__init__(restored, message, hint=hint)
+    return restored
+
+
+def _name(kind: type[TidemarkError]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _classes(kind: type[TidemarkError]) -> Iterator[type[TidemarkError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _classes(narrower)
 
 
 class ConfigError(TidemarkError):

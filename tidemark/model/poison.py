@@ -40,19 +40,17 @@ class WorkerProgress:
 
 
 class WorkerRaised(ConsumerFailed):
-    """The handler or the serializer raised in a worker process."""
+    """The handler or the serializer raised in a worker process; the cause of an error of Tidemark that it raised."""
 
-    disposition = Disposition.RETRY
     hint = "the error is in the handler: correct it; unconfirmed changes are delivered again after a restart"
 
-    def __init__(self, kind: str, text: str, *, is_final: bool, progress: WorkerProgress) -> None:
+    def __init__(self, kind: str, text: str, *, disposition: Disposition, progress: WorkerProgress) -> None:
         """`kind`: the class of the error. `text`: may have values of rows."""
         super().__init__(f"{kind} raised in a worker process")
         self.add_note(text)  # NB: not in the message, which is logged
         self.kind = kind
         self.progress = progress
-        if is_final:
-            self.disposition = Disposition.HALT
+        self.disposition = disposition
 
 
 class WorkerPoison(PoisonChange):

@@ -3,9 +3,8 @@
 import errno
 import os
 import re
-from collections.abc import Iterator
 
-from tidemark.model.errors import TidemarkError
+from tidemark.model.errors import TidemarkError, error_classes, restored_error
 
 _LINE = re.compile(r"^\s*(?:[\w.]+: )*(tidemark(?:\.\w+)+): (.*)$", re.MULTILINE)
 
@@ -18,15 +17,12 @@ _OF_FILES = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has re
 
 def named_failure(text: str) -> TidemarkError | None:
     """Return the Tidemark error that a failure's text names last, with its disposition, exit code and hint."""
-    known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(TidemarkError)}
+    known = error_classes()
     named = [(known[name], message) for name, message in _LINE.findall(text) if name in known]
     if not named:
         return None
     kind, message = named[-1]
-    # NB: this class may have another constructor, so the base class's constructor is used: only the message is known.
-    failure = kind.__new__(kind)
-    TidemarkError.__init__(failure, message.removesuffix(f": {kind.hint}") if kind.hint else message)
-    return failure
+    return restored_error(kind, message.removesuffix(f": {kind.hint}") if kind.hint else message)
 
 
 def first_reason(text: str) -> str:
@@ -61,9 +57,3 @@ def is_of_process(error: BaseException) -> bool:
 def reports_full_disk(text: str) -> bool:
     """Return whether the text of a foreign error reports a full disk or an exhausted quota."""
     return any(number in error_numbers(text) or os.strerror(number) in text for number in _FULL)
-
-
-def _kinds(kind: type[TidemarkError]) -> Iterator[type[TidemarkError]]:
-    yield kind
-    for narrower in kind.__subclasses__():
-        yield from _kinds(narrower)

@@ -1,6 +1,7 @@
 """What a stream contains beside changes of rows, and heartbeats, as Debezium's records.
 
-Each kind has a separate topic in Debezium, after the prefix: TRUNCATE that of its table, messages `.message`, and
+Each kind has a separate topic in Debezium, after the prefix: TRUNCATE that of its table, as the begin of a copy, which
+removes all earlier rows as well, messages `.message`, and
 transactions `.transaction`; heartbeats have `__debezium-heartbeat.` before the prefix. Other events have no record.
 """
 
@@ -21,8 +22,9 @@ from tidemark.decode.render.debezium_schemas import (
 )
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
-from tidemark.model.change import EngineEvent, LogicalMessage, TransactionBoundary, Truncation
+from tidemark.model.change import CopyBoundary, EngineEvent, LogicalMessage, TransactionBoundary, Truncation
 from tidemark.model.commit_time import NSECS_PER_USEC, USECS_PER_MILLISECOND
+from tidemark.model.emptied import copied_anew
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.model.message_prefix import HEARTBEAT_PREFIX
 from tidemark.serializers.serializer import SerializedRecord
@@ -40,6 +42,8 @@ class DebeziumEvents:
 
     def records(self, event: EngineEvent, lines: DebeziumLines, now_ns: int) -> Iterator[SerializedRecord]:
         """Yield the records of an event."""
+        if isinstance(event, CopyBoundary) and event.begin:
+            event = copied_anew(event)
         if isinstance(event, TransactionBoundary):
             for end in event.transactions:
                 value = DebeziumBounds.line(BEGIN if event.begin else END, end)

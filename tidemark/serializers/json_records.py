@@ -102,6 +102,8 @@ class DebeziumJson(_JsonRecords):
     def event_records(self, event: EngineEvent, database: str, now_ns: int) -> Sequence[SerializedRecord]:
         """Return the records of a TRUNCATE, a message, a heartbeat, or begins or ends of transactions; of others none.
 
+        The begin of a copy has that of a TRUNCATE: it removes all earlier rows.
+
         database: the name of the event's. Their topics in Debezium: the table's, PREFIX.message, PREFIX.transaction.
         """
         return [*self._events.records(event, self._lines({_oid_of(event): database}, now_ns), now_ns)]

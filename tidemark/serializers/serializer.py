@@ -10,6 +10,8 @@ from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
+CORRECT_SETTINGS = "correct `settings` of the class of the serializer"  # a hint
+
 
 class SerializerFailed(TidemarkError):
     """A serializer that cannot serialize a batch, or returned something else."""

@@ -7,6 +7,7 @@ stream with one record batch, as it was after all transforms. `cdcctl parked` sh
 import struct
 from dataclasses import dataclass
 
+from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Position
 from tidemark.model.relation import Column, Relation
 from tidemark.wire.envelope import DamagedValue, seal, unseal
@@ -26,6 +27,7 @@ class ParkedChange:
     position: Position
     op: str  # one letter of `Op`
     database: str
+    database_oid: Oid
     table: str  # after transforms
     relation: Relation  # the version in the source; with transforms: no constants
     key: tuple[str, ...]

@@ -33,6 +33,7 @@ from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.daemon.node_requests import NoMarkersOnStandby
+from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import rebuild
 from tidemark.runtime.seed.backup_reading import wal_of
@@ -62,6 +63,7 @@ def init(
     from_backup: Path | None,
 ) -> None:
     """Run the command."""
+    _check_plugins(state, config)
     if from_backup is not None:
         _check_alone(dsn=dsn, name=name, table=tables, from_spool=from_spool, lake=lake)
         _init_from_backup(state, config, databases, archive, from_backup)
@@ -102,6 +104,12 @@ def init(
         click.echo(f"state created in {state}; start it: cdcctl run sidecar --state {state}")
     else:
         click.echo(f"{state} already is the state of this capture")
+
+
+def _check_plugins(state: Path, config: Path | None) -> None:
+    """Raise the error with which a daemon would end: no state is created for it."""
+    where = settings.config_path(state, config) or "the environment"
+    load_plugins(settings.load(state, config), str(where))
 
 
 def _report_ports(folder: StateFolder, config: Path | None) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from tidemark.decode.catalog.databases import only
+from tidemark.decode.catalog.databases import among
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid
@@ -40,7 +40,7 @@ def print_range(
     )
     select_printed_rows(start.decoding.decoder, shown)
     if request.database is not None:
-        start.mirrors.select(only(_oid(request.database, start.databases)))
+        start.mirrors.select(among(_oids(request.database, start.databases)))
     found = decode_archive(archive, start, lsns, report_end, times, at_cell_end=shown.flush, cell_bytes=cell_bytes)
     for decoded in found:
         shown.print_run(decoded, start.decoding.decoder.restart_lsn)
@@ -49,12 +49,13 @@ def print_range(
     return shown.counts
 
 
-def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
-    for oid, known in databases.items():
-        if known == name:
-            return oid
-    captured = ", ".join(sorted(databases.values()))
-    raise ConfigError(f"database {name} is not captured", hint=f"captured databases: {captured}")
+def _oids(name: str, databases: Mapping[Oid, str]) -> frozenset[Oid]:
+    """Return the databases of a name: several if one was dropped, and another one has its name now."""
+    found = frozenset(oid for oid, known in databases.items() if known == name)
+    if not found:
+        captured = ", ".join(sorted({*databases.values()}))
+        raise ConfigError(f"database {name} is not captured", hint=f"captured databases: {captured}")
+    return found
 
 
 def chunk_path(folder: Path, number: int, chunk: int) -> Path:

@@ -220,6 +220,37 @@ def test_a_repeated_copy_writes_only_what_is_new(shop: Shop) -> None:
     assert "one_more" in tables
 
 
+def test_an_update_of_an_unchanged_state_writes_nothing_and_restores_what_is_lost(shop: Shop) -> None:
+    """NB: the folder changes with each file that is written under a temporary name and renamed."""
+    shop.sidecar.kill()
+    folder = history_folder(shop.spool)
+    path = folder / "manifest"
+    with StateStore.open(shop.sidecar.folder) as store:
+        copy = HistoryCopy(store, shop.spool)
+        first = copy.update()
+        before = folder.stat().st_mtime_ns
+        assert copy.update() == first == shop.manifest
+        assert folder.stat().st_mtime_ns == before
+        for damage in (path.unlink, lambda: path.write_bytes(path.read_bytes()[:-1])):
+            damage()
+            again = copy.update()
+            assert again == shop.manifest
+            assert folder.stat().st_mtime_ns != before
+            before = folder.stat().st_mtime_ns
+        assert first is not None
+        base = folder / first.history.bases[-1].file
+        content = base.read_bytes()
+        base.unlink()
+        assert copy.update() == shop.manifest
+        assert base.read_bytes() == content
+        epoch = store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
+        changed = copy.update()
+        assert changed == shop.manifest
+        assert changed is not None
+        assert changed.term is not None
+        assert changed.term.epoch == epoch
+
+
 def test_only_the_growth_of_a_journal_is_read_and_written(shop: Shop) -> None:
     with StateStore.open(shop.sidecar.folder) as store:
         copy = HistoryCopy(store, shop.spool)

@@ -193,10 +193,15 @@ def _check_offline(sidecar: Shops, server: Cluster, tmp_path: Path) -> None:
     archive.mkdir()
     for segment in (server.data / "pg_wal").glob("0000000100*"):
         shutil.copy(segment, archive)
-    done = succeeded(cdcctl("decode", "--state", sidecar.folder.root, "--archive", archive, "--format", "jsonl"))
-    lines = [json.loads(line) for line in done.lines]
-    inserted = {(line["after"]["note"],) for line in lines if line.get("op") == "i"}
-    assert expected <= inserted
+
+    def inserted(*options: str) -> set[tuple[str]]:
+        place = ("--state", sidecar.folder.root, "--archive", archive, "--format", "jsonl")
+        lines = map(json.loads, succeeded(cdcctl("decode", *place, *options)).lines)
+        return {(line["after"]["note"],) for line in lines if line.get("op") == "i"}
+
+    assert expected <= inserted()
+    both = {(f"round {number} in shop_two",) for number in (2, 6, 7)}  # it was dropped, and another one has its name
+    assert inserted("--database", "shop_two") == both
     server.start()
 
 

@@ -189,9 +189,8 @@ def test_with_a_hook_only_its_rounds_move_the_position(store: StateStore, epoch:
 
 def park(store: StateStore, epoch: Epoch, lsn: int) -> None:
     relation = groups.relation()
-    change = ParkedChange(
-        0, groups.position(lsn), "i", "app", relation.qualified_name, relation, ("1",), (), "KeyError", 1, epoch
-    )
+    at, name = groups.position(lsn), relation.qualified_name
+    change = ParkedChange(0, at, "i", "app", groups.DATABASE, name, relation, ("1",), (), "KeyError", 1, epoch)
     with store.transaction(epoch) as transaction:
         ParkedTable(transaction).park(change, b"row", 1 << 20)
 

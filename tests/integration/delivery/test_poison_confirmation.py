@@ -23,13 +23,19 @@ from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
-from tidemark.model.lsn import FullXid, Lsn
+from tidemark.model.lsn import FullXid, Lsn, Oid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import KnownDatabase
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.delivery.consumer_target import ConsumerTarget
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
-from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling, PoisonRun, PoisonUnrecorded
+from tidemark.runtime.plugins.poison_handling import (
+    REPLACED,
+    ParkedRetries,
+    PoisonHandling,
+    PoisonRun,
+    PoisonUnrecorded,
+)
 from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
 from tidemark.runtime.pool.pool_parts import PoolPart
@@ -37,6 +43,7 @@ from tidemark.wire.state.state_keys import BEGINNING
 from tidemark.wire.state.values import Beginning
 
 IN_A_ROW = 3
+OTHER = Oid(DATABASE + 1)
 BOUND = 100  # bytes: less than two groups
 
 
@@ -228,6 +235,36 @@ def test_a_parked_change_follows_the_rename_of_its_database(captures: PoisonCapt
     with captures.store.reading() as transaction:
         (change,) = ParkedTable(transaction).changes()
     assert (change.database, captures.confirmed) == ("store", 3)
+
+
+@pytest.mark.feature("P16")
+def test_a_parked_change_of_a_database_whose_name_another_one_has_is_not_retried(
+    store: StateStore, captures: PoisonCaptures
+) -> None:
+    """Neither the parked one, nor one that is parked after the other database was captured."""
+    with captures.store.transaction(None) as transaction:
+        transaction.put(BEGINNING, Beginning(TIMELINE, Lsn(1), FullXid(3), {DATABASE: "shop"}))
+    captures.target.refuses = {1, 4}
+    assert captures.deliver(1, 2)
+    made = captures.begun()
+    made.deliver(replace(group(300, [batch(300, [3])]), databases={OTHER: KnownDatabase("shop", "UTF8")}))
+    made.deliver(group(400, [batch(400, [4])]))
+    made.deliver(group(500, [replace(batch(500, [5]), database=OTHER)]))
+    made.close()
+    assert captures.left_out == [1, 4]
+    captures.target.refuses = set()
+    epoch = store.begin_epoch(OWNER)
+    with store.transaction(epoch) as transaction:
+        ParkedTable(transaction).request(None)
+    context = CaptureContext(store, Metrics("main"), LibraryLog())
+    made_again = PluginConsumer(
+        captures.target, transforms_of(), None, SystemClock(), retries=ParkedRetries(context, epoch)
+    )
+    made_again.on_assigned(Partition(store.identity.system_identifier), epoch, store.view().start)
+    assert (made_again.retry_parked(), captures.target.ids) == (False, [2, 3, 5])
+    with store.reading() as transaction:
+        found = [(each.reason, each.is_requested, each.failures) for each in ParkedTable(transaction).changes()]
+    assert found == [(REPLACED, False, 2)] * 2
 
 
 @pytest.mark.feature("P16")

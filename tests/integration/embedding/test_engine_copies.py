@@ -117,12 +117,14 @@ class EngineMaker:
     state: Path
     stream: Stream = field(default_factory=Stream)
 
-    def __call__(self, workers: int = POOL, commit: CommitPolicy = ALWAYS, **deliver: object) -> Engine:
+    def __call__(
+        self, workers: int = POOL, commit: CommitPolicy = ALWAYS, *, takes_events: bool = True, **deliver: object
+    ) -> Engine:
         return Engine(
             self.dsn,
             state=self.state,
             handler=self.stream.handle,
-            on_event=self.stream.on_event,
+            on_event=self.stream.on_event if takes_events else None,
             workers=workers,
             order=Order.BY_KEY,
             commit=commit,
@@ -193,6 +195,24 @@ def test_a_requested_copy_comes_while_changes_stream_and_replaces_the_rows_of_it
             wait_until(lambda: stream.rows(table) == source_rows(cluster, database, table))  # noqa: B023 - called at once
     assert stream.copied("other") == [1]
     check_other_stream(stream)
+
+
+@pytest.mark.feature("A38")
+def test_a_copy_that_replaces_rows_is_a_warning_if_the_handler_takes_no_events(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first copy replaces none."""
+
+    def count(table: str) -> int:
+        return sum(name == table for name, _ in list(engine.stream.items))
+
+    with engine(takes_events=False) as running:
+        wait_until(lambda: count("item") == count("other") == ROWS)
+        assert "CopyBoundary" not in caplog.text
+        running.recopy("item")
+        wait_until(lambda: count("item") == 2 * ROWS)
+    (warning,) = [line for line in caplog.text.splitlines() if "has no on_event" in line]
+    assert "CopyBoundary" in warning
 
 
 @pytest.mark.feature("A38")

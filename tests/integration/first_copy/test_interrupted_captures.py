@@ -1,6 +1,6 @@
 """Tables whose capture ended and began again without a report, and those of a database that leaves the selection."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import SelectConfig
 from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.lsn import INVALID_LSN
 from tidemark.pipeline.source.format import OutboxSource
@@ -129,7 +130,14 @@ def test_a_table_that_came_and_left_without_a_report_is_not_reported(captured: U
 
 
 @contextmanager
-def two_databases(cluster: Cluster, database: str, root: Path, *, copied: bool) -> Iterator[tuple[Unselected, str]]:
+def two_databases(
+    cluster: Cluster,
+    database: str,
+    root: Path,
+    *,
+    copied: bool,
+    before_start: Callable[[StateFolder], None] = lambda _: None,
+) -> Iterator[tuple[Unselected, str]]:
     """A capture of two databases, the second of which has the table `elsewhere`; return also its name."""
     other = f"{database}_other"
     cluster.sql(f"CREATE DATABASE {other}")
@@ -140,6 +148,7 @@ def two_databases(cluster: Cluster, database: str, root: Path, *, copied: bool) 
         cluster.sql("CREATE TABLE elsewhere (id int PRIMARY KEY, note text)", other)
         cluster.sql("INSERT INTO elsewhere VALUES (0, 'before')", other)
         sidecar.init()
+        before_start(sidecar.folder)
         sidecar.start()
         sidecar.catch_up()  # it has planned its copies
         yield Unselected(sidecar, root / "lake"), other

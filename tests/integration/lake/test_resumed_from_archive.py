@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark_tidemark import missed_changes
 from pyspark_tidemark.held_lake import held_lake
 from pyspark_tidemark.missed_changes import GivenUpTables
+from tests.support.lakes.changed_tables import LARGE_ROWS
 from tests.support.lakes.given_up_lake import (
-    LARGE_ROWS,
     PRESENT,
     READER,
     SELECTED,

@@ -56,7 +56,7 @@ def without_key(table: ScriptedTable) -> ScriptedTable:
 
 
 @pytest.mark.feature("P27")
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL, None]),
     st.lists(STEPS, min_size=4, max_size=22),

@@ -18,11 +18,12 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEvent
 from tidemark.model.errors import ConfigError, TidemarkError
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import FullXid, Lsn, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Align, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.lake.layout import UnfitRows, lake_columns
@@ -30,6 +31,8 @@ from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
 from tidemark.pipeline.source.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
 from tidemark.pipeline.source.stream import OutboxStreamReader
+from tidemark.wire.state.state_keys import BEGINNING
+from tidemark.wire.state.values import Beginning
 
 GROUPS = 120
 NUMERIC_10_2 = (10 << 16 | 2) + 4  # a typmod
@@ -421,6 +424,18 @@ def test_a_chosen_column_of_another_type_is_refused(tmp_path: Path) -> None:
     chosen = StructType([StructField("id", IntegerType())])
     with pytest.raises(ConfigError, match="column id of table 'account' is bigint, but the query requires int"):
         source_of(state, "account").streamReader(chosen)
+
+
+def test_a_table_of_a_database_that_was_created_again_has_the_rows_of_both(tmp_path: Path) -> None:
+    first = groups.insert(100, groups.text_relation("note"), "x")
+    (item,) = first.items
+    assert isinstance(item, ChangeBatch)
+    second = groups.group(200, [replace(item, database=Oid(5))])
+    state = made(tmp_path, [first, second])
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        names = {groups.DATABASE: "shop", Oid(5): "shop"}
+        transaction.put(BEGINNING, Beginning(groups.TIMELINE, Lsn(1), FullXid(3), names))
+    assert [row["note"] for row in read_all(state, "account")] == ["x", "x"]
 
 
 def test_a_table_in_two_databases_is_refused(tmp_path: Path) -> None:

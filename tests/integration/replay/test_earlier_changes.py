@@ -3,9 +3,7 @@
 import json
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from struct import pack_into, unpack_from
 
@@ -13,14 +11,12 @@ import google_crc32c
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.lakes.lake_contents import log_of, replica_of, rows_at_source, values, without_lock
-from tests.support.lakes.lakes import feed_by_hand, replica_rows
-from tests.support.processes.captures import Sidecar, initialised
-from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
-from tests.support.servers.backups import by_copy
-from tests.support.servers.postgres import Cluster, StopMode, new_cluster
+from tests.support.lakes.changed_tables import DATABASE, LARGE_ROWS
+from tests.support.lakes.lake_contents import log_of, replica_of, values, without_lock
+from tests.support.lakes.lakes import replica_rows
+from tests.support.lakes.late_lake import EARLIER, READER, TABLES, Captured, record_late_tables
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.servers.small_disk import needs_mount, small_disk
-from tidemark.decode.groups.group_builder import GROUP_ROWS
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.readers.outbox import OutboxReader
@@ -29,7 +25,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
+from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.earlier.earlier_changes import UNFINISHED
 from tidemark.pipeline.lake.lake_lock import LakeLock
@@ -48,149 +44,13 @@ from tidemark.wire.state.plugin_log import PluginLog
 from tidemark.wire.state.state_keys import PLUGINS
 from tidemark.wire.values import ValueKind
 
-DATABASE = "shop"
-READER = "lake"
-TABLES = ("keyed", "keyless", "parts")
-DDL = """
-CREATE TABLE other (id int PRIMARY KEY);
-CREATE TABLE keyed (id int PRIMARY KEY, amount int, note text, big text);
-ALTER TABLE keyed ALTER big SET STORAGE EXTERNAL;
-CREATE TABLE keyless (id int, note text); ALTER TABLE keyless REPLICA IDENTITY FULL;
-CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
-CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (20);
-CREATE TABLE parts_high PARTITION OF parts FOR VALUES FROM (20) TO (1000);
-CREATE TABLE stems_before (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
-CREATE TABLE stems_all PARTITION OF stems_before DEFAULT;
-CREATE TABLE large (id int, note text); ALTER TABLE large REPLICA IDENTITY FULL;
-INSERT INTO keyed SELECT g, g, 'before', repeat('x', 3000) FROM generate_series(1, 20) g;
-"""
-EARLIER = (
-    "INSERT INTO stems_before VALUES (1, 'under its earlier name')",
-    "ALTER TABLE stems_before RENAME TO stems",
-    "INSERT INTO keyed SELECT g, g, 'first', repeat('y', 3000) FROM generate_series(21, 40) g",
-    "UPDATE keyed SET note = 'second' WHERE id % 3 = 0",
-    "INSERT INTO keyless SELECT g % 5, 'row ' || g FROM generate_series(1, 30) g",
-    "INSERT INTO parts SELECT g, 'part' FROM generate_series(1, 39) g",
-    "ALTER TABLE keyed ALTER amount TYPE bigint",
-    "UPDATE keyed SET amount = 5000000000 WHERE id = 3",
-    "ALTER TABLE keyed RENAME note TO remark",
-    "UPDATE keyed SET id = id + 100 WHERE id < 5",
-    "ALTER TABLE keyless ALTER id TYPE text USING 'n' || id",
-    "DELETE FROM keyless WHERE id = 'n2'",
-    "TRUNCATE keyless",
-    "INSERT INTO keyless VALUES ('after', 'truncate'), ('after', 'truncate')",
-    "ALTER TABLE keyed DROP COLUMN big",
-    "DELETE FROM keyed WHERE id = 10",
-    "BEGIN; ALTER TABLE parts ADD COLUMN extra int DEFAULT 7; UPDATE parts SET id = id + 70 WHERE id = 5; COMMIT",
-)
-LARGE_ROWS = GROUP_ROWS + 1000  # of a transaction with two groups
-LATER = (
-    "UPDATE keyed SET remark = 'third' WHERE id % 5 = 0",
-    "ALTER TABLE keyed ADD COLUMN more text",
-    "INSERT INTO keyed (id, more) VALUES (500, 'later')",
-    "INSERT INTO keyless VALUES ('later', 'x')",
-    "DELETE FROM keyless WHERE note = 'truncate'",
-    "INSERT INTO parts (id, note) VALUES (600, 'later')",
-    "INSERT INTO stems VALUES (2, 'later')",
-    f"INSERT INTO large SELECT g, 'x' FROM generate_series(1, {LARGE_ROWS}) g",
-)
-
-
-TABLES_VARIABLE = "TIDEMARK_SELECT__TABLES"
-SELECTED = {
-    "TIDEMARK_SELECT__DATABASES": DATABASE,
-    TABLES_VARIABLE: "*.*",
-    "TIDEMARK_SELECT__PARTITION_ROOTS": "public.parts,public.stems",
-    "TIDEMARK_COPY__ENABLED": "false",
-}
 FULL_LEAVES_BYTES = (4096, 20_480, 40_960, 61_440)
-LANDED = 3  # statements of LATER that the lake has when earlier changes are added
 KILLS = ("earlier-marked", "events-recorded", "earlier-written:2", "files-written", "earlier-committed")
-
-
-@dataclass(frozen=True)
-class Captured:
-    """The lakes of a capture that always had all tables and of one that got them late, and the archived WAL."""
-
-    root: Path
-    begin: Lsn  # before the first of EARLIER
-    after: Mapping[str, Lsn]  # the statements before the tables were selected
-    rows: Mapping[str, list[object]]  # of each table at the source, in the end
-    archive: Path
-    late: StateFolder
-
-    @property
-    def always(self) -> Path:
-        return self.root / "always" / "lake"
-
-    def late_lake(self, to: Path) -> Path:
-        return Path(shutil.copytree(self.root / "late" / "lake", to / "lake"))
-
-    def add(self, lake: Path | str, table: str, *more: str | Path, begin: str = "", **variables: str) -> Done:
-        places = ("--state", self.late.root, "--lake", lake, "--archive", self.archive, "--reader", READER)
-        arguments = ("--from", begin or format_lsn(self.begin), table, *more)
-        return cdcctl("table", "add", *places, *arguments, **{**SELECTED, **variables})
-
-    def land_rest(self, lake: Path, end: OutboxSequence | None = None) -> None:
-        feed_by_hand(self.late, lake, READER, confirm=False, end=end)
-
-
-def flushed(cluster: Cluster) -> Lsn:
-    return parse_lsn(cluster.flush_lsn())
-
-
-def run_all(cluster: Cluster, statements: Sequence[str]) -> dict[str, Lsn]:
-    """Run statements; return the LSN after each."""
-    after = {}
-    for statement in statements:
-        cluster.sql(statement, DATABASE)
-        after[statement] = flushed(cluster)
-    return after
-
-
-@contextmanager
-def captured_beside(cluster: Cluster, root: Path, tables: str) -> Iterator[Sidecar]:
-    root.mkdir()
-    with initialised(cluster, DATABASE, root, copy=False, **{**SELECTED, TABLES_VARIABLE: tables}) as sidecar:
-        sidecar.start()
-        yield sidecar
 
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
     return record_late_tables(tmp_path_factory.mktemp("earlier"))
-
-
-def record_late_tables(root: Path) -> Captured:
-    """Run a server and two captures, one of which selects tables only after they have changed."""
-    with new_cluster(15, {"wal_keep_size": "1GB"}, initdb=["--wal-segsize=1"]) as cluster:
-        cluster.sql(f"CREATE DATABASE {DATABASE}")
-        cluster.sql(DDL, DATABASE)
-        with (
-            captured_beside(cluster, root / "always", "*.*") as always,
-            captured_beside(cluster, root / "late", "public.other") as late,
-        ):
-            begin = flushed(cluster)
-            by_copy(cluster, root / "backup", seed=1)
-            after = run_all(cluster, EARLIER)
-            late.catch_up()
-            feed_by_hand(late.folder, root / "late" / "lake", READER)
-            late.stop()
-            late.options[TABLES_VARIABLE] = "*.*"
-            late.start()
-            late.catch_up()  # it has listed its tables: the lake has all changes from then on
-            run_all(cluster, LATER[:LANDED])
-            late.catch_up()
-            feed_by_hand(late.folder, root / "late" / "lake", READER)
-            run_all(cluster, LATER[LANDED:])
-            late.catch_up()
-            always.catch_up()
-            feed_by_hand(always.folder, root / "always" / "lake", READER)
-        rows = {table: rows_at_source(cluster, DATABASE, table) for table in TABLES}
-        cluster.sql("SELECT pg_switch_wal()")
-        cluster.stop(StopMode.FAST)
-        shutil.copytree(cluster.data / "pg_wal", root / "archive", ignore=shutil.ignore_patterns("archive_status"))
-    return Captured(root, begin, after, rows, root / "archive", StateFolder(root / "late" / "state"))
 
 
 def replayed(lake: Path, table: str, at: Lsn, to: Path) -> list[object]:

@@ -235,7 +235,7 @@ def test_a_table_that_was_unlogged_for_a_while_is_known_again_after_it(tmp_path:
 
 def test_a_lake_of_iceberg_tables_is_refused_by_its_name(tmp_path: Path) -> None:
     iceberg_lake(tmp_path).apply(batch(copied_table().delivered()))
-    with pytest.raises(NoLake, match="is a lake of Iceberg tables, which this command does not read"):
+    with pytest.raises(NoLake, match="is a lake of Iceberg tables, which this command does not support"):
         OpenedLake(str(tmp_path))
 
 

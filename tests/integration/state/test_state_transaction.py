@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -482,6 +483,28 @@ def test_databases_that_join_the_capture_are_added_to_its_beginning(store: State
     assert store.view().beginning == store.beginning() == after
     moved(store, lambda transaction: transaction.record_databases({Oid(2): KnownDatabase("two", "UTF8")}))
     assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
+
+
+def test_a_database_whose_name_another_one_took_is_recorded_until_it_is_captured_again(store: StateStore) -> None:
+    """NB: the group of a copy reports only its own database."""
+    one, two = Oid(1), Oid(2)
+    reports: list[tuple[dict[Oid, str], list[Oid]]] = [
+        ({one: "shop"}, []),
+        ({one: "shop", two: "new"}, []),
+        ({two: "new"}, []),  # `shop` left the capture, and no other one has its name
+        ({two: "shop"}, [one]),
+        ({Oid(3): "other"}, [one]),
+        ({two: "renamed"}, [one]),
+        ({one: "shop", two: "renamed"}, []),
+        ({one: "renamed", two: "shop"}, []),  # exchanged
+    ]
+    moved(store, lambda transaction: transaction.put(BEGINNING, Beginning(TimelineId(1), Lsn(1), FullXid(3), {})))
+    for names, replaced in reports:
+        known = {oid: KnownDatabase(name, "UTF8") for oid, name in names.items()}
+        moved(store, partial(StateTransaction.record_databases, known=known))
+        beginning = store.view().beginning
+        assert beginning is not None
+        assert list(beginning.replaced) == replaced
 
 
 def test_the_hand_over_record_is_as_it_was_written(store: StateStore) -> None:

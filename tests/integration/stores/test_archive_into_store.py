@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.replay.test_earlier_changes import Captured, record_late_tables
 from tests.support.lakes.given_up_lake import PRESENT, GivenUpLake, record_given_up_tables
 from tests.support.lakes.lake_contents import log_of, replica_of
+from tests.support.lakes.late_lake import Captured, record_late_tables
 from tests.support.lakes.stored_lake import StoredLake
 from tests.support.processes.cdcctl import Done, refused, succeeded
 from tests.support.servers.object_store import ENVIRONMENT

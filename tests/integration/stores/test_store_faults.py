@@ -29,6 +29,7 @@ from tests.support.servers.object_store import (
     StoreRequest,
     refusal,
 )
+from tidemark.embedding.library_log import LibraryLog
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.lsn import SystemIdentifier
@@ -41,7 +42,7 @@ from tidemark.pipeline.landing import lake_epoch
 from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.sinks.sinks import Lake
-from tidemark.pipeline.storage.outage_wait import AGAIN_S, FIRST_S, MAX_S, when_available
+from tidemark.pipeline.storage.outage_wait import AGAIN_S, CONTINUES, FIRST_S, MAX_S, when_available
 from tidemark.pipeline.storage.store_errors import BadStore, StoreUnavailable
 from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import open_lake, store_of
@@ -356,6 +357,17 @@ def test_the_waits_for_a_store_grow_to_a_bound_and_end_when_it_answers(stored: S
     clock.now_s += MAX_S
     assert wait.has_come()
     assert value_of(gauge) == 0.0
+
+
+def test_a_pipeline_that_waits_reports_that_it_continues_and_the_error_of_a_command_does_not(
+    stored: StoredLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait = StoreWait(stored.root, Gauge("waited", "", registry=CollectorRegistry()), LibraryLog())
+    with stored.server.failing(cut_off), pytest.raises(StoreUnavailable) as raised:
+        store_of(stored.root).check()
+    assert raised.value.hint == "check the bucket, lake.store_endpoint, the network and the credentials"
+    wait.record(raised.value)
+    assert f"{raised.value.hint}; {CONTINUES}" in caplog.text
 
 
 def test_the_start_waits_for_the_store_unless_it_runs_once(stored: StoredLake) -> None:

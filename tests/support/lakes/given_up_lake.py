@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark_tidemark.held_lake import LakePlaces
+from tests.support.lakes.changed_tables import DATABASE, DDL, LARGE_ROWS, REWRITTEN, WRITTEN, WRITTEN_LATER
 from tests.support.lakes.lake_contents import rows_at_source
 from tests.support.lakes.lakes import feed_by_hand
 from tests.support.processes.captures import Sidecar, initialised
 from tests.support.processes.cdcctl import Done, cdcctl, succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
-from tidemark.decode.groups.group_builder import GROUP_ROWS
 from tidemark.engine.selection import Selection
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.io.readers.outbox import OutboxReader
@@ -30,20 +30,12 @@ from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
 
-DATABASE = "shop"
 READER, ALWAYS = "lake", "always"
 SELECTED = {
     "TIDEMARK_SELECT__DATABASES": DATABASE,
     "TIDEMARK_SELECT__PARTITION_ROOTS": "public.parts",
 }
-DDL = """
-CREATE TABLE other (id int PRIMARY KEY);
-CREATE TABLE keyed (id int PRIMARY KEY, amount int, note text, big text);
-ALTER TABLE keyed ALTER big SET STORAGE EXTERNAL;
-CREATE TABLE keyless (id int, note text); ALTER TABLE keyless REPLICA IDENTITY FULL;
-CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
-CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (20);
-CREATE TABLE parts_high PARTITION OF parts FOR VALUES FROM (20) TO (1000);
+OWN_DDL = """
 CREATE TABLE former (id int PRIMARY KEY, note text);
 CREATE TABLE dropped (id int PRIMARY KEY, note text);
 CREATE TABLE logged (id int PRIMARY KEY, note text);
@@ -51,7 +43,6 @@ CREATE TABLE merged (id int PRIMARY KEY, note text);
 CREATE TABLE copied (id int PRIMARY KEY, note text);
 CREATE TABLE large (id int PRIMARY KEY, note text);
 CREATE TABLE deferred (id int PRIMARY KEY, note text);
-INSERT INTO keyed SELECT g, g, 'copied', repeat('x', 3000) FROM generate_series(1, 20) g;
 INSERT INTO dropped VALUES (1, 'copied');
 """
 ALL = ("keyed", "keyless", "parts", "former", "dropped", "logged", "merged", "copied", "large")
@@ -65,19 +56,13 @@ LAST_WRITTEN = (
     "SELECT pg_logical_emit_message(true, 'app', 'last')",
 )
 QUIET = tuple(f"INSERT INTO other VALUES ({at}00); SELECT pg_switch_wal()" for at in range(1, 7))  # for the others
-LARGE_ROWS = GROUP_ROWS + 1000  # of a transaction with two groups
 CREATED = (
     "CREATE TABLE created (id int PRIMARY KEY, note text)",
     "INSERT INTO created SELECT g, 'missed' FROM generate_series(1, 5) g",
 )  # while nothing can be written to its folder
 MISSED = (
     *CREATED,
-    "INSERT INTO keyed SELECT g, g, 'missed', repeat('y', 3000) FROM generate_series(21, 40) g",
-    "UPDATE keyed SET note = 'second' WHERE id % 3 = 0",
-    "INSERT INTO keyless SELECT g % 5, 'row ' || g FROM generate_series(1, 30) g",
-    "INSERT INTO parts SELECT g, 'part' FROM generate_series(1, 39) g",
-    "ALTER TABLE keyed ALTER amount TYPE bigint",
-    "UPDATE keyed SET amount = 5000000000 WHERE id = 3",
+    *WRITTEN,
     "ALTER TABLE former RENAME TO renamed",
     "INSERT INTO renamed VALUES (2, 'under its new name')",
     f"INSERT INTO large SELECT g, 'x' FROM generate_series(1000, {1000 + LARGE_ROWS - 1}) g",
@@ -87,15 +72,7 @@ MISSED = (
     *(f"INSERT INTO {table} VALUES (2, 'missed')" for table in ("logged", "merged", "copied")),
 )
 MISSED_LATER = (
-    "ALTER TABLE keyed RENAME note TO remark",
-    "UPDATE keyed SET id = id + 1000 WHERE id < 5",
-    "ALTER TABLE keyless ALTER id TYPE text USING 'n' || id",
-    "DELETE FROM keyless WHERE id = 'n2'",
-    "TRUNCATE keyless",
-    "INSERT INTO keyless VALUES ('after', 'truncate'), ('after', 'truncate')",
-    "ALTER TABLE keyed DROP COLUMN big",
-    "DELETE FROM keyed WHERE id = 10",
-    "BEGIN; ALTER TABLE parts ADD COLUMN extra int DEFAULT 7; UPDATE parts SET id = id + 70 WHERE id = 5; COMMIT",
+    *REWRITTEN,
     "DROP TABLE dropped",
     "UPDATE logged SET note = 'changed'; UPDATE merged SET note = 'changed' WHERE id = 2",
     "UPDATE created SET note = 'changed' WHERE id = 2",
@@ -103,11 +80,7 @@ MISSED_LATER = (
     "BEGIN; SELECT pg_logical_emit_message(true, 'app', 'later'); INSERT INTO other VALUES (7); COMMIT",
 )
 LATER = (
-    "UPDATE keyed SET remark = 'third' WHERE id % 5 = 0",
-    "ALTER TABLE keyed ADD COLUMN more text",
-    "INSERT INTO keyed (id, more) VALUES (5000, 'later')",
-    "DELETE FROM keyless WHERE note = 'truncate'",
-    "INSERT INTO parts (id, note) VALUES (600, 'later')",
+    *WRITTEN_LATER,
     "INSERT INTO renamed VALUES (3, 'later')",
     "INSERT INTO logged VALUES (3, 'later'); INSERT INTO merged VALUES (3, 'later')",
     "DELETE FROM large WHERE id < 2000",
@@ -237,7 +210,7 @@ def record_given_up_tables(root: Path) -> GivenUpLake:
     """Run a server and a capture whose lake has paused tables, until their changes are given up."""
     with new_cluster(15, {"wal_keep_size": "1GB"}, initdb=["--wal-segsize=1"]) as cluster:
         cluster.sql(f"CREATE DATABASE {DATABASE}")
-        cluster.sql(DDL, DATABASE)
+        cluster.sql(DDL + OWN_DDL, DATABASE)
         with capturing(cluster, root) as sidecar:
             sidecar.catch_up()
             land(sidecar.folder, root / "lake", READER)

@@ -76,6 +76,24 @@ class SerializerOfNoKey(SilentSerializer):
     settings: Mapping[str, Mapping[str, object]] = {"types": {"decimal": "string"}}
 
 
+class SerializerOfKeysAlone(SilentSerializer):
+    """Has keys where sections are needed."""
+
+    settings: Mapping[str, Mapping[str, object]] = {"decimals": "string"}  # type: ignore[dict-item]
+
+
+class SerializerOfSections(SilentSerializer):
+    """Has a list where a mapping is needed."""
+
+    settings: Mapping[str, Mapping[str, object]] = ["types"]  # type: ignore[assignment]
+
+
+class SerializerOfNumber(SilentSerializer):
+    """Has a key that is no text."""
+
+    settings: Mapping[str, Mapping[str, object]] = {"types": {5: "string"}}  # type: ignore[dict-item]
+
+
 def leaking(change: Change) -> Change:
     """Raise an error whose text has a value of the row."""
     raise ValueError(f"cannot process {change.after}")

@@ -12,9 +12,11 @@ import runpy
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import NoReturn
+
+from tests.support.processes.forked_reports import import_for, report_programs, requested_program
 
 PACKAGES = ("tidemark_sidecar", "tidemark_archiver", "tidemark_ctl")
 MESSAGE_BYTES_MAX = 128 << 10
@@ -39,16 +41,27 @@ def serve(requests: socket.socket) -> Start | None:
         request = json.loads(message)
         if isinstance(request, int):
             ended, status = os.waitpid(request, os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if ended else None
-        elif answer := os.fork():
+            requests.send(json.dumps(os.waitstatus_to_exitcode(status) if ended else None).encode())
+            continue
+        start = Start(**request)
+        programs = report_programs(start.module, start.arguments)
+        if import_for(programs):
+            gc.freeze()  # what is imported is never garbage: a collection would copy its pages
+        if pid := os.fork():
             for descriptor in descriptors:
                 os.close(descriptor)
-        else:
-            requests.close()
-            start = Start(**request)
-            _become(start, descriptors)
-            return start
-        requests.send(json.dumps(answer).encode())
+            requests.send(json.dumps(pid).encode())
+            continue
+        requests.close()
+        _become(start, descriptors)
+        if programs and (program := requested_program()) is not None:
+            return _replaced(start, *program)
+        return start
+
+
+def _replaced(start: Start, module: str, *arguments: str) -> Start:
+    sys.argv[1:] = arguments
+    return replace(start, module=module, arguments=list(arguments))
 
 
 def _become(start: Start, outputs: list[int]) -> None:
@@ -92,7 +105,7 @@ def main() -> None:
             if not module.name.endswith(".__main__"):
                 import_module(module.name)
     import_module("tidemark.runtime.daemon.service")
-    gc.freeze()  # what is imported is never garbage: a collection would copy its pages
+    gc.freeze()
     if (start := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         _run(start, codes)
 

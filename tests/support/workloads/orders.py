@@ -39,6 +39,17 @@ EMPTIED = (
     "UPDATE orders SET total = total + 1 WHERE id < 10",
     "DELETE FROM orders WHERE id = 11",
 )
+COPIED = (
+    """INSERT INTO orders VALUES (4000, 1, 5, '2026-03-05 00:00Z', 'kept'), (4001, 1, 6, '2026-03-05 00:00Z', 'gone')"""
+)
+"""Before a copy during which changes are missed."""
+MISSED = (
+    "ALTER TABLE orders SET UNLOGGED",
+    "DELETE FROM orders WHERE id = 4001 OR id % 4 = 0 AND id < 4000",
+    "UPDATE orders SET total = total + 7 WHERE id % 5 = 0",
+    "ALTER TABLE orders SET LOGGED",
+)
+"""Changes that are not in WAL, and the rows after them."""
 
 
 def create_orders(cluster: Cluster, database: str) -> None:

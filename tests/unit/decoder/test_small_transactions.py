@@ -1,7 +1,7 @@
 """Small transactions stay together from records to batches; the result is the same, only faster."""
 
+import functools
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -207,24 +207,25 @@ def calls_of(stream: Wal) -> int:
 
 
 class Steps:
-    """Counts one kind of Python's trace events, by file: kernels may be interpreted, and are excluded."""
+    """Counts one kind of Python's trace events, except those in kernels, which may be interpreted."""
 
     def __init__(self, kind: str) -> None:
+        self.outside_kernels = 0
         self._kind = kind
-        self._counts: Counter[str] = Counter()
 
-    def __call__(self, frame: FrameType, event: str, _: object) -> "Steps":
+    def __call__(self, frame: FrameType, event: str, _: object) -> "Steps | None":
+        """Return what traces the lines of the frame: nothing does in a kernel, which may have a hundred times more."""
+        if _is_of_kernels(frame.f_code.co_filename):
+            return None
         if event == self._kind:
-            self._counts[frame.f_code.co_filename] += 1
+            self.outside_kernels += 1
         return self
 
-    def outside_kernels(self) -> int:
-        """Return the count."""
-        return sum(count for file, count in self._counts.items() if not _is_of_kernels(Path(file)))
 
-
-def _is_of_kernels(file: Path) -> bool:
+@functools.cache
+def _is_of_kernels(filename: str) -> bool:
     """Return whether it is a kernel, or the replacement of Cython for an interpreted one."""
+    file = Path(filename)
     return file.with_suffix(".pxd").exists() or file.parent.name == "Cython" or file.stem == "cython_stub"
 
 
@@ -237,7 +238,7 @@ def calls_outside_kernels(work: Callable[[], object]) -> int:
             work()
         finally:
             sys.setprofile(None)
-    return calls.outside_kernels()
+    return calls.outside_kernels
 
 
 def lines_outside_kernels(work: Callable[[], object]) -> int:
@@ -249,7 +250,7 @@ def lines_outside_kernels(work: Callable[[], object]) -> int:
             work()
         finally:
             sys.settrace(before)
-    return lines.outside_kernels()
+    return lines.outside_kernels
 
 
 def test_a_transaction_begins_with_the_first_record_that_names_it() -> None:

@@ -13,6 +13,7 @@ from tests.support.samples.changed_rows import batch_of
 from tests.support.samples.envelopes import EVENTS, NOW_NS, RECORDED, ROWS, TABLE, fixed_records, unwrapped
 from tidemark import DebeziumJson
 from tidemark.decode.render.debezium_schemas import column_schema
+from tidemark.model.change import CopyBoundary, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, Column, TypeDescription, TypeKind
 
@@ -96,9 +97,30 @@ def test_records_of_events_have_the_payload_of_those_without_schemas_and_conform
 
 
 @pytest.mark.feature("P14")
+def test_the_begin_of_a_copy_has_the_record_of_a_truncate_which_states_that_it_is_a_snapshot() -> None:
+    (truncation,) = [event for event in EVENTS if isinstance(event, Truncation)]
+    at, time_us = truncation.position, 1_800_000_000_000_001
+    begin = CopyBoundary(at, truncation.database, TABLE, 2, True, "", seen_time_us=time_us)
+    plain, whole = DebeziumJson(name="shop"), DebeziumJson(name="shop", schemas=True)
+    (record,), (described,) = (each.event_records(begin, "app", NOW_NS) for each in (plain, whole))
+    (other,) = plain.event_records(truncation, "app", NOW_NS)
+    assert record.key is other.key is None
+    event, wanted = (json.loads(one.value or b"") for one in (record, other))
+    differing = {"snapshot": "true", "txId": 0, "lsn": int(at.commit_lsn)}
+    differing |= {"ts_ms": time_us // 1_000, "ts_us": time_us, "ts_ns": time_us * 1_000}
+    differing["sequence"] = f'["{at.commit_lsn}","{at.commit_lsn}"]'
+    assert event == {**wanted, "source": {**wanted["source"], **differing}}
+    read = json.loads(described.value or b"")
+    assert read["payload"] == event
+    check(read["schema"], event)
+
+
+@pytest.mark.feature("P14")
 def test_other_events_have_no_record() -> None:
-    event = schema_event(104, TABLE)
-    assert DebeziumJson().event_records(event, "app", NOW_NS) == []
+    (truncation,) = [event for event in EVENTS if isinstance(event, Truncation)]
+    end = CopyBoundary(truncation.position, truncation.database, TABLE, 2, False, "")
+    for event in (schema_event(104, TABLE), end):
+        assert DebeziumJson().event_records(event, "app", NOW_NS) == []
 
 
 @pytest.mark.feature("P14")

@@ -9,7 +9,12 @@ from typing import get_origin
 import pytest
 
 import tidemark
-from tests.support.plugins.bad_plugins import SerializerOfNoKey, SerializerOfNoSection
+from tests.support.plugins.bad_plugins import (
+    SerializerOfKeysAlone,
+    SerializerOfNoKey,
+    SerializerOfNoSection,
+    SerializerOfSections,
+)
 from tidemark import Batch, Engine
 
 DSN = "postgresql://cdc@db/shop"
@@ -93,6 +98,22 @@ def handle(batch: Batch) -> None:
         (
             lambda state: Engine(DSN, state=state, handler=handle, serializer=SerializerOfNoKey()),
             "tidemark.Engine: settings of SerializerOfNoKey: unknown key types.decimal",
+        ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, serializer=SerializerOfKeysAlone()),
+            "settings of SerializerOfKeysAlone: decimals: expected a mapping of keys as in .*, got str",
+        ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, serializer=SerializerOfSections()),
+            "tidemark.Engine: settings of SerializerOfSections: expected a mapping as in .*, got list",
+        ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, settings={"deliver": 5}),  # type: ignore[dict-item]
+            "tidemark.Engine: settings: deliver: expected a mapping of keys as in .*, got int",
+        ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, settings={5: {}}),  # type: ignore[dict-item]
+            "tidemark.Engine: settings: expected sections as in .*, got one named by int",
         ),
         (lambda state: Engine(DSN, state=state, handler=handle, stop_within_s=-1), "stop_within_s=-1"),
         (lambda state: Engine(DSN, state=state, handler=handle, start_within_s=0), "start_within_s=0: must be greater"),

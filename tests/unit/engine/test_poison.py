@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.forged.groups import batch, relation
+from tests.support.forged.groups import DATABASE, batch, relation
 from tests.unit.plugins.test_group_transforms import EPOCH, altered
 from tidemark.engine.batch import Batch
 from tidemark.engine.poison import CallParts, PartItem
@@ -18,7 +18,7 @@ Place = tuple[int, int]  # commit LSN, ordinal
 
 def batch_at(lsn: int, count: int) -> Batch:
     rows = batch(lsn, range(count)).rows
-    return Batch.of("shop", relation(), EPOCH, rows)
+    return Batch.of("shop", relation(), EPOCH, rows, DATABASE)
 
 
 def places(items: Sequence[PartItem]) -> list[Place]:

@@ -1,13 +1,13 @@
 """The table of parked changes: no change twice and none lost, its bound, its damage, a state of an earlier version."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import lmdb
 import pytest
 
-from tests.support.forged.groups import position, relation
+from tests.support.forged.groups import DATABASE, position, relation
 from tests.unit.engine.test_poison import batch_at
 from tests.unit.plugins.test_group_transforms import EPOCH
 from tidemark import FlatJson
@@ -15,8 +15,9 @@ from tidemark.io.parked.parked_table import ParkedFull, ParkedTable, UnknownPark
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import Op
-from tidemark.model.lsn import SystemIdentifier, TimelineId
+from tidemark.model.lsn import Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch
+from tidemark.model.relation import KnownDatabase
 from tidemark.runtime.plugins.poison_handling import batch_of, parked_change, row_bytes
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
@@ -26,6 +27,7 @@ from tidemark.wire.state.values import Identity
 
 LATER = Epoch(TimelineId(1), EPOCH.number + 1)
 NO_LIMIT = 1 << 30
+OTHER = Oid(DATABASE + 1)
 
 
 def new_store(root: Path) -> StateStore:
@@ -109,7 +111,7 @@ def test_a_damaged_change_blocks_no_other_and_is_dropped_with_all(store: StateSt
         transaction.store("parked", key, value[:-1] + bytes([value[-1] ^ 1]))
     with store.transaction(None) as transaction:
         table = ParkedTable(transaction)
-        assert table.damaged() == [f"relation {relation().oid} of shop at 1:0/64:1"]
+        assert table.damaged() == [f"relation {relation().oid} of database 16384 at 1:0/64:1"]
         assert (table.request(None), table.request([2])) == (1, 1)
     assert park(store, change(100, LATER), change(300)) == [3, 4]
     assert numbers(store) == [3, 2, 4]
@@ -126,8 +128,12 @@ def test_a_copy_drops_what_its_rows_replace_and_nothing_else(store: StateStore) 
     other = replace(change(100), relation=relation("other", 9))
     park(store, change(200), change(300), replace(change(400), op=Op.COPY.value), other)
     with store.transaction(None) as transaction:
-        assert ParkedTable(transaction).drop_of("shop", relation().oid, change(200).position) == 2
+        assert ParkedTable(transaction).drop_of(DATABASE, relation().oid, change(200).position) == 2
     assert sorted(numbers(store)) == [2, 4]
+
+
+def named_now(names: Mapping[Oid, str]) -> Mapping[Oid, KnownDatabase]:
+    return {oid: KnownDatabase(name, "UTF8") for oid, name in names.items()}
 
 
 def parked_in(store: StateStore) -> list[tuple[int, str]]:
@@ -135,28 +141,38 @@ def parked_in(store: StateStore) -> list[tuple[int, str]]:
         return sorted((each.number, each.database) for each in ParkedTable(transaction).changes())
 
 
-def test_changes_follow_the_renames_of_their_databases_up_to_a_position(store: StateStore) -> None:
-    other, later = replace(change(100), database="new"), change(300)
+def test_changes_follow_the_renames_of_their_databases(store: StateStore) -> None:
+    other, later = replace(change(100), database="new", database_oid=OTHER), change(300)
     park(store, change(100), change(100), other, later)
     with store.transaction(None) as transaction:
-        names = {"shop": "shop_of_last_year", "new": "shop"}
-        ParkedTable(transaction).rename_databases(names, change(200).position)
-        ParkedTable(transaction).rename_databases({"absent": "x"}, later.position)
-    assert parked_in(store) == [(1, "shop_of_last_year"), (2, "shop_of_last_year"), (3, "shop"), (4, "shop")]
+        table = ParkedTable(transaction)
+        table.rename_databases(named_now({DATABASE: "shop_of_last_year", OTHER: "shop"}))
+        table.rename_databases(named_now({Oid(9): "x"}))
+    assert parked_in(store) == [
+        (1, "shop_of_last_year"), (2, "shop_of_last_year"), (3, "shop"), (4, "shop_of_last_year"),
+    ]  # fmt: skip
     ledger = parked_ledger(store)
     with store.transaction(None) as transaction:
         table = ParkedTable(transaction)
-        assert table.drop_of("shop", relation().oid, later.position) == 2
-        assert table.request(None) == 2
-    assert (ledger.count, ledger.last_number, parked_ledger(store).count) == (4, 4, 2)
+        assert table.drop_of(OTHER, relation().oid, later.position) == 1
+        assert table.request(None) == 3
+    assert (ledger.count, ledger.last_number, parked_ledger(store).count) == (4, 4, 3)
     assert park(store, change(400)) == [5]
 
 
 def test_databases_that_exchange_their_names_exchange_their_changes(store: StateStore) -> None:
-    park(store, change(100), replace(change(100), database="new"))
+    park(store, change(100), replace(change(100), database="new", database_oid=OTHER))
     with store.transaction(None) as transaction:
-        ParkedTable(transaction).rename_databases({"shop": "new", "new": "shop"}, change(100).position)
+        ParkedTable(transaction).rename_databases(named_now({DATABASE: "new", OTHER: "shop"}))
     assert parked_in(store) == [(1, "new"), (2, "shop")]
+
+
+def test_equal_places_in_two_databases_of_one_name_are_two_changes(store: StateStore) -> None:
+    """As of copies of a database that was dropped, and of the one that has its name now."""
+    park(store, change(100), replace(change(100, LATER), database_oid=OTHER))
+    with store.transaction(None) as transaction:
+        assert ParkedTable(transaction).drop_of(OTHER, relation().oid, change(100).position) == 1
+    assert numbers(store) == [1]
 
 
 def test_a_skipped_change_that_comes_again_is_counted_once(store: StateStore) -> None:

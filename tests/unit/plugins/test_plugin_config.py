@@ -125,6 +125,12 @@ def test_the_fingerprint_of_a_mask_covers_its_key_wherever_the_key_is(
             "needs formats.decimals, and the configuration has",
         ),
         (f"{ACCEPTING}serializer = '{PLUGINS}:SerializerOfNoKey'", "needs types.decimal, and the configuration has no"),
+        (
+            f"{ACCEPTING}serializer = '{PLUGINS}:SerializerOfKeysAlone'",
+            f"settings of {PLUGINS}:SerializerOfKeysAlone: decimals: expected a mapping of keys as in",
+        ),
+        (f"{ACCEPTING}serializer = '{PLUGINS}:SerializerOfSections'", "expected a mapping as in"),
+        (f"{ACCEPTING}serializer = '{PLUGINS}:SerializerOfNumber'", "types: expected keys as in"),
         (f"{ACCEPTING}serializer = 'tidemark:Mask'", "deliver.serializer: tidemark:Mask is Mask"),
         ("[deliver]\nserializer = 'tidemark:FlatJson'", "deliver.serializer: outbox takes batches, not records"),
         ("[consumer]\nfile = 'x'", "consumer: outbox has no options here"),

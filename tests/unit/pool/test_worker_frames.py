@@ -117,7 +117,8 @@ def test_more_tables_than_slots_pass_in_turn(monkeypatch: pytest.MonkeyPatch) ->
     "reply",
     [
         WorkerReply(1.5),
-        WorkerReply(0.0, "KeyError", "é", is_final=True),
+        WorkerReply(0.0, "KeyError", "é", disposition="halt"),
+        WorkerReply(0.0, "Fenced", "é", names=("tidemark.model.errors.Fenced", "é"), hint="è"),
         WorkerReply(2.0, "PoisonChange", "bad", poison=(3, 0), progress=WorkerProgress(4, is_new=True)),
     ],
 )

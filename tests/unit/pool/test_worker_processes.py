@@ -10,12 +10,26 @@ from pathlib import Path
 import psutil
 import pytest
 
+import tidemark
 from tests.support.forged.groups import batch as change_batch
+from tests.support.plugins.bad_plugins import SilentSerializer
 from tests.support.processes.waiting import wait_until
-from tidemark import Batch, Change, ConfigError, FlatJson, PoolKind, SerializedChange
+from tidemark import (
+    Batch,
+    Change,
+    ConfigError,
+    ConsumerFailed,
+    FlatJson,
+    PoisonChange,
+    PoolKind,
+    SerializedChange,
+    SerializerFailed,
+    TidemarkError,
+)
 from tidemark.embedding.engine_options import checked_pool, one_handler
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.io.host.clock import SystemClock
+from tidemark.model.errors import Disposition, restored_error
 from tidemark.model.lsn import TimelineId
 from tidemark.model.poison import WorkerRaised
 from tidemark.model.position import Epoch
@@ -164,6 +178,72 @@ def test_an_error_after_the_retries_is_reported_with_its_class(tmp_path: Path) -
         assert str(pool.error) == "LookupError raised in a worker process", "no text that may have values: it is logged"
         assert "nothing there" in pool.error.__notes__
         assert (len(lines(seen)), pool.settled_units) == (3, 0)
+
+
+class AccountRefused(ConsumerFailed):
+    """An error of an application, with another constructor."""
+
+    disposition = Disposition.RETRY
+
+    def __init__(self, account: int) -> None:
+        super().__init__(f"account {account} is refused", hint="open it")
+
+
+PUBLIC_ERRORS = [
+    each
+    for each in (getattr(tidemark, name) for name in tidemark.__all__)
+    if isinstance(each, type) and issubclass(each, TidemarkError) and each is not PoisonChange
+]
+
+
+def raised_in_a_worker(error: Exception, processing: Processing = PLAIN) -> BaseException:
+    def handle(_batch: Batch) -> None:
+        raise error
+
+    with running(handle, retries=0, processing=processing) as (pool, _processes):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: pool.error is not None)
+        assert pool.error is not None
+        return pool.error
+
+
+@pytest.mark.parametrize("kind", PUBLIC_ERRORS, ids=lambda kind: kind.__name__)
+def test_a_public_error_keeps_its_class_text_and_hint(kind: type[TidemarkError]) -> None:
+    found = raised_in_a_worker(restored_error(kind, "what happened", hint="what to do"))
+    assert (type(found), str(found)) == (kind, "what happened")
+    assert isinstance(found, TidemarkError)
+    assert (found.hint, found.exit_code, found.disposition) == ("what to do", kind.exit_code, kind.disposition)
+    assert isinstance(found.__cause__, WorkerRaised)
+
+
+def test_an_error_below_a_public_one_keeps_its_class_if_the_engine_has_it_and_else_has_that_of_its_base() -> None:
+    found = raised_in_a_worker(AccountRefused(5))
+    assert isinstance(found, AccountRefused)
+    assert (str(found), found.hint, found.disposition) == ("account 5 is refused", "open it", Disposition.RETRY)
+
+    def handle(_batch: Batch) -> None:
+        class MadeInTheWorker(AccountRefused):
+            pass
+
+        raise MadeInTheWorker(7)
+
+    with running(handle, retries=0) as (pool, _processes):
+        pool.submit([(sample(), 0)], 1)
+        wait_until(lambda: pool.error is not None)
+        assert (type(pool.error), str(pool.error)) == (AccountRefused, "account 7 is refused")
+
+
+def test_an_error_of_the_serializer_keeps_its_class() -> None:
+    processing = Processing(takes_changes=False, serializer=SilentSerializer(), clock=SystemClock())
+    found = raised_in_a_worker(ValueError("it is not called"), processing)
+    assert isinstance(found, SerializerFailed)
+    assert "SilentSerializer returned NoneType for public.account" in str(found)
+
+
+def test_a_change_that_cannot_be_handled_is_named_in_the_engine_too() -> None:
+    found = raised_in_a_worker(PoisonChange(2, "no such account"))
+    assert isinstance(found, PoisonChange)
+    assert (found.index, found.reason) == (2, "no such account")
 
 
 def test_a_stop_with_limit_0_kills_a_worker_that_never_returns(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ can be renamed into the selection. The current names determine which databases a
 delivered. A database that cannot be mirrored is left out, with a reason that is reported; the others continue.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.new_databases import CopiedFiles, CopiedPages, NotFollowed, layouts_of, mirror_of
@@ -36,9 +36,9 @@ def no_database(_row: Database) -> bool:
     return False
 
 
-def only(database: Oid) -> SelectsDatabase:
-    """Select one database by OID, whatever its name."""
-    return lambda row: row.oid == database and every_database(row)
+def among(databases: Container[Oid]) -> SelectsDatabase:
+    """Select databases by OID, whatever their names."""
+    return lambda row: row.oid in databases and every_database(row)
 
 
 def by_name(selects: Callable[[str], bool]) -> SelectsDatabase:

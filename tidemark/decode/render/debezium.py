@@ -34,6 +34,7 @@ from tidemark.model.change import (
     Truncation,
 )
 from tidemark.model.commit_time import NSECS_PER_USEC, USECS_PER_MILLISECOND
+from tidemark.model.emptied import NO_TRANSACTION
 from tidemark.model.lsn import Lsn, Oid
 
 CONNECTOR = "postgresql"
@@ -140,19 +141,24 @@ class DebeziumLines:
         return self.of_event(item, self._times.of(item.position.commit_lsn), counted=is_counted(group))
 
     def of_event(self, item: LogicalMessage | Truncation, usecs: int | None = None, *, counted: bool = False) -> bytes:
-        """Return the line of a TRUNCATE or a message; `usecs`: when it was committed, None: it counts as now."""
+        """Return the line of a TRUNCATE, that before a copy included, or a message.
+
+        `usecs`: when it was committed, None: it counts as now.
+        """
         now_ns = self._now_ns()
         position = item.position
         usecs = now_ns // NSECS_PER_USEC if usecs is None else usecs
         message = item if isinstance(item, LogicalMessage) else None
         relation = item.relation if isinstance(item, Truncation) else None
-        in_transaction = message is None or message.transactional
+        is_of_copy = message is None and item.xid == NO_TRANSACTION
+        in_transaction = message.transactional if message is not None else not is_of_copy
+        snapshot = "true" if is_of_copy else "false"
         source = (
-            f'{{{self._program},"ts_ms":{usecs // USECS_PER_MILLISECOND},"snapshot":"false",'
+            f'{{{self._program},"ts_ms":{usecs // USECS_PER_MILLISECOND},"snapshot":"{snapshot}",'
             f'"db":{self._database(item.database)},"sequence":"[\\"{position.commit_lsn}\\",\\"{item.lsn}\\"]",'
             f'"ts_us":{usecs},"ts_ns":{usecs}000,"schema":{json_string(relation.namespace if relation else "")},'
             f'"table":{json_string(relation.name if relation else "")},"txId":'
-            f'{item.xid if in_transaction else NO_VALUE},"lsn":{item.lsn},"xmin":null,"origin":'
+            f'{item.xid if in_transaction or is_of_copy else NO_VALUE},"lsn":{item.lsn},"xmin":null,"origin":'
             f'{json_string(str(item.origin)) if item.origin else NO_VALUE},"origin_lsn":null}}'
         )
         order = NO_VALUE

@@ -70,18 +70,8 @@ cdef class RowExtractor(XidStates):
 
     cdef inline int is_catalog(self) except -1 nogil
 
-    @cython.locals(number="long long", opcode="unsigned int", main_length=Py_ssize_t, length=Py_ssize_t)
+    @cython.locals(number="long long")
     cdef int hold_catalog_record(self, unsigned int rmgr, unsigned int info) except -1 nogil
-
-    cdef int hold_other(self) except -1 nogil
-
-    @cython.locals(tid="long long")
-    cdef int hold_catalog_row(self, long long number, Py_ssize_t offset_at, Py_ssize_t at,
-                              Py_ssize_t length) except -1 nogil
-
-    @cython.locals(count=Py_ssize_t, before=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t, item=Py_ssize_t,
-                   length=Py_ssize_t, offset="long long")
-    cdef int hold_catalog_inserts(self, unsigned int info, long long number) except -1 nogil
 
     cdef inline int changes_rows(self, unsigned int rmgr, unsigned int opcode, long long known) except -1 nogil
 

@@ -129,7 +129,7 @@ class RowExtractor(XidStates):
         super().__init__(RecordParts(image_compressed), pending, complete_from)
         self.speculative = SpeculativeRows()
         self.chunks = HeldChunks()
-        self.catalog_rows = CatalogRows()
+        self.catalog_rows = CatalogRows(self.parts)
         self.files = files
         self.is_full = False
         self.other_end = NOTHING  # the last record processed, if it committed a transaction of the caller
@@ -307,59 +307,10 @@ class RowExtractor(XidStates):
 
     def hold_catalog_record(self, rmgr: int, info: int) -> int:
         """Hold a record on a tracked catalog, of a transaction that the caller has."""
-        number = self.files.catalog(self.parts.spc, self.parts.db, self.parts.rel)
         if self.chunks.left > 0 or self.speculative.count > 0:
             return 0
-        opcode = info & OPCODE
-        if self.parts.blocks == 1 and self.parts.image_length == 0:
-            main_length = self.parts.main_length
-            length = self.parts.data_length
-            if rmgr == RM_HEAP and opcode == HEAP_INSERT and main_length >= 3 and length >= PACKED_HEADER:
-                return self.hold_catalog_row(number, self.parts.main_at, self.parts.data_at, length)
-            if rmgr == RM_HEAP and opcode == HEAP_DELETE and main_length >= 8:
-                return self.hold_catalog_row(number, self.parts.main_at + 4, 0, 0)
-            if rmgr == RM_HEAP2 and opcode == HEAP2_MULTI_INSERT and main_length >= 4:
-                return self.hold_catalog_inserts(info, number)
-        return self.hold_other()
-
-    def hold_other(self) -> int:
-        """Hold a record on a tracked catalog whose rows the caller reads."""
-        if not self.catalog_rows.has_space(1):
-            return 0
-        return self.catalog_rows.hold_record(self.index, self.xid) + 1
-
-    def hold_catalog_row(self, number: int, offset_at: int, at: int, length: int) -> int:
-        """Hold a row of a tracked catalog whose line pointer is at `offset_at`."""
-        tid = self.parts.block << 16 | read_u16(self.linear, offset_at)
-        if not self.catalog_rows.has_space(1):
-            return 0
-        return self.catalog_rows.hold(self.index, self.xid, number, tid, at, length) + 1
-
-    def hold_catalog_inserts(self, info: int, number: int) -> int:
-        """Hold the rows of a multi-insert into a tracked catalog."""
-        count = read_u16(self.linear, self.parts.main_at + 2)
-        if not info & INIT_PAGE and self.parts.main_length < 4 + 2 * count:
-            return self.hold_other()
-        if not self.catalog_rows.has_space(count):
-            return 0
-        before = self.catalog_rows.count
-        at = self.parts.data_at
-        stop = self.parts.data_at + self.parts.data_length
-        for item in range(count):
-            at += (at - self.parts.data_at) & 1
-            if at + 2 + PACKED_HEADER > stop:
-                break
-            length = PACKED_HEADER + read_u16(self.linear, at)
-            at += 2
-            if at + length > stop or self.linear[at + 4] < TUPLE_HEADER:
-                break
-            offset = item + 1 if info & INIT_PAGE else read_u16(self.linear, self.parts.main_at + 4 + 2 * item)
-            self.catalog_rows.hold(self.index, self.xid, number, self.parts.block << 16 | offset, at, length)
-            at += length
-        if self.catalog_rows.count == before + count and at == stop:
-            return 1
-        self.catalog_rows.count = before
-        return self.hold_other()
+        number = self.files.catalog(self.parts.spc, self.parts.db, self.parts.rel)
+        return self.catalog_rows.hold_record(self.index, self.xid, number, rmgr, info)
 
     def changes_rows(self, rmgr: int, opcode: int, known: int) -> int:
         """Return whether the record changes rows; a deleted chunk is none."""

@@ -7,12 +7,12 @@ is appended to: a crash can tear it only behind everything that the manifest nee
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.decode.catalog.history import DamagedHistory, Journal, entries_from
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.spool_manifest import MANIFEST_FILE, NoHistoryCopy, history_folder
+from tidemark.io.archive.spool_manifest import MANIFEST_FILE, NoHistoryCopy, history_folder, read_manifest
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import replace_file, sync, write_all, writing
 from tidemark.io.state.history_files import check_reached
@@ -20,6 +20,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Pointer, Position
+from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
 from tidemark.wire.state.history_index import JournalFile
 
@@ -39,13 +40,15 @@ class _Grown:
 class HistoryCopy:
     """The copy of one state in one spool. It remembers what it has copied, so that an update costs only what is new.
 
-    The first update of a process compares the existing copy with the original.
+    The first update of a process compares the existing copy with the original. A later one writes nothing if neither
+    the state nor the copy has changed.
     """
 
     def __init__(self, store: StateStore, spool: Spool) -> None:
         self._store = store
         self._spool = spool
         self._grown: _Grown | None = None
+        self._written: Manifest | None = None
 
     def update(self) -> Manifest | None:
         """Update the copy to the current state; return its manifest, or None if the state has no beginning yet.
@@ -60,24 +63,28 @@ class HistoryCopy:
             if manifest is None:
                 return None
             try:
-                self._copy(manifest)
+                return self._copy(manifest)
             except FileNotFoundError as error:
                 if attempt == _ATTEMPTS_MAX:
                     raise DamagedHistory(f"{error.filename} is recorded in the state but does not exist") from error
-            else:
-                return manifest
         raise AssertionError
 
-    def _copy(self, manifest: Manifest) -> None:
+    def _copy(self, manifest: Manifest) -> Manifest:
+        """Update the files; return the manifest that names them now."""
         source, folder, file_mode = self._store.folder.history, _make_folder(self._spool), self._spool.file_mode
+        is_changed = False
         for base in manifest.history.bases:
-            _copy_range(source / base.file, folder / base.file, base.byte_count, file_mode)
+            is_changed |= _copy_range(source / base.file, folder / base.file, base.byte_count, file_mode)
         for journal in manifest.history.journals:
             path = source / journal.file
             if journal.end_lsn == INVALID_LSN:
-                self._update_growing(path, folder / journal.file, journal, manifest.journal.end_lsn)
+                is_changed |= self._update_growing(path, folder / journal.file, journal, manifest.journal.end_lsn)
             else:
-                _copy_range(path, folder / journal.file, path.stat().st_size, file_mode)
+                is_changed |= _copy_range(path, folder / journal.file, path.stat().st_size, file_mode)
+        written, self._written = self._written, None  # until all is written
+        if written is not None and not is_changed and self._is_current(written, manifest):
+            self._written = written
+            return written
         sync(folder)
         replace_file(folder / MANIFEST_FILE, MANIFEST.encode(manifest), file_mode)
         sync(folder)
@@ -85,15 +92,29 @@ class HistoryCopy:
         for path in folder.iterdir():
             if path.name not in named and path.name.startswith(_OURS):
                 path.unlink(missing_ok=True)
+        self._written = manifest
+        return manifest
 
-    def _update_growing(self, source: Path, target: Path, journal: JournalFile, durable_lsn: Lsn) -> None:
-        """Copy the durable part of the current journal: what follows may be torn by a crash, cut or rewritten."""
+    def _is_current(self, written: Manifest, manifest: Manifest) -> bool:
+        """Return whether a manifest that was written is still there, and the state has not changed since."""
+        if replace(manifest, copied_at_us=written.copied_at_us) != written:
+            return False
+        try:
+            return read_manifest(self._spool) == written
+        except (NoHistoryCopy, DamagedValue):
+            return False
+
+    def _update_growing(self, source: Path, target: Path, journal: JournalFile, durable_lsn: Lsn) -> bool:
+        """Copy the durable part of the current journal: what follows may be torn by a crash, cut or rewritten.
+
+        Return whether the copy was changed.
+        """
         known, self._grown = self._grown, None  # until the copy is complete
         if known is None or known.file != journal.file or _byte_count(target) != known.byte_count:
             known = _Grown(journal.file, 0, journal.start_lsn)
         elif known.end_lsn >= durable_lsn:
             self._grown = known
-            return
+            return False
         with source.open("rb") as file:
             file.seek(known.byte_count)
             content = file.read()
@@ -110,6 +131,7 @@ class HistoryCopy:
         elif not target.exists() or target.read_bytes() != content[:complete_bytes]:
             replace_file(target, content[:complete_bytes], self._spool.file_mode)
         self._grown = _Grown(journal.file, known.byte_count + complete_bytes, end_lsn)
+        return True
 
 
 def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int) -> None:
@@ -161,13 +183,14 @@ def _make_folder(spool: Spool) -> Path:
     return folder
 
 
-def _copy_range(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
-    """Copy the first `byte_count` bytes unless the target has them: a file only grows."""
+def _copy_range(source: Path, target: Path, byte_count: int, file_mode: int) -> bool:
+    """Copy the first `byte_count` bytes unless the target has them: a file only grows. Return whether it had not."""
     if _byte_count(target) == byte_count:
-        return
+        return False
     with source.open("rb") as file:
         content = file.read(byte_count)
     replace_file(target, content, file_mode)
+    return True
 
 
 def _byte_count(path: Path) -> int | None:

@@ -8,7 +8,7 @@ from tidemark.io.host.disk import StateFull
 from tidemark.io.readers.outbox import OutboxTrimmed, ReaderLapsed
 from tidemark.io.state.environment import StateReplaced
 from tidemark.io.state.outbox_table import UnknownReader
-from tidemark.model.errors import ConfigError, Disposition, StateError, TidemarkError
+from tidemark.model.errors import ConfigError, Disposition, StateError, TidemarkError, restored_error
 from tidemark.wire.envelope import DamagedValue, NewerValue
 from tidemark.wire.json_form import JsonMismatch
 from tidemark.wire.outbox_requests import ERROR, RemoteError
@@ -76,10 +76,7 @@ def translated_error(error: pa.ArrowException, address: ServerAddress) -> Tidema
     """Return the error of a call to the server as one of ours."""
     sent = _sent(error)
     if sent is not None:
-        kind = _KINDS.get(sent.kind, StateError)
-        known = kind.__new__(kind)  # NB: a class may have another constructor; the text is complete
-        TidemarkError.__init__(known, sent.message, hint=sent.hint)
-        return known
+        return restored_error(_KINDS.get(sent.kind, StateError), sent.message, hint=sent.hint)
     text = _first_line(error)
     if isinstance(error, flight.FlightUnauthenticatedError):
         return TokenRefused(f"the outbox server at {address.url} refuses the token")

@@ -1,7 +1,8 @@
 """The table of parked changes inside a transaction of the state, in the order of the stream.
 
-A change that is delivered again after a crash replaces its entry: the key is position, relation and database. Rows
-of one position that a transform multiplied have numbers in the key; only a later epoch can bring the same row again.
+A change that is delivered again after a crash replaces its entry: the key is position, relation and database. This is
+an OID, since another database may have the name later. Rows of one position that a transform multiplied have numbers in
+the key; only a later epoch can bring the same row again.
 """
 
 import struct
@@ -17,10 +18,10 @@ from tidemark.model.relation import KnownDatabase
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.parked import ParkedChange, ParkedLedger, SkipLog, SkippedChange, decode_parked, encode_parked
 from tidemark.wire.state.key import DamagePolicy
-from tidemark.wire.state.state_keys import BEGINNING, PARKED, SKIPPED
+from tidemark.wire.state.state_keys import PARKED, SKIPPED
 
 TABLE = "parked"
-_PLACE = struct.Struct(">IQQI")  # timeline, commit LSN, ordinal, relation
+_PLACE = struct.Struct(">IQQII")  # timeline, commit LSN, ordinal, relation, database
 _COPY = struct.Struct(">H")
 COPIED_OP = "c"  # of `Op`, whose module loads Arrow: not for `cdcctl`
 COPIES_MAX = 0xFFFF  # rows of one position and relation
@@ -117,24 +118,22 @@ class ParkedTable:
         """Delete those of the changes that are still there; return how many."""
         return self._rewrite(numbers, lambda _: None)
 
-    def drop_of(self, database: str, relation: int, upto: Position) -> int:
+    def drop_of(self, database: Oid, relation: Oid, upto: Position) -> int:
         """Delete the copied rows of a table, and its changes up to a position: a copy has their rows; return how many.
 
         Otherwise a retry puts an older row over that of the copy.
         """
-        found = [each for each in self.changes() if (each.database, each.relation.oid) == (database, relation)]
+        found = [each for each in self.changes() if (each.database_oid, each.relation.oid) == (database, relation)]
         return self.discard([each.number for each in found if each.op == COPIED_OP or each.position <= upto])
 
-    def rename_databases(self, present: Mapping[str, str], upto: Position) -> None:
-        """Give changes up to a position the `present` names of their databases, by the former ones."""
-        found = [entry for entry in self._entries() if entry[1].database in present and entry[1].position <= upto]
-        for key, _, _ in found:  # all at first: databases may exchange their names
-            self._transaction.store(TABLE, key, None)
-        for _, change, row in found:
-            renamed = replace(change, database=present[change.database])
-            self._transaction.store(TABLE, self._free_key(renamed), encode_parked(renamed, row))
-        if found:
-            self._transaction.put(PARKED, replace(self._measured(), last_number=self.ledger().last_number))
+    def rename_databases(self, known: Mapping[Oid, KnownDatabase]) -> None:
+        """Give changes the present names of their databases: a retry hands them over with these."""
+        names = {oid: database.name for oid, database in known.items()}
+        if names and self.ledger().count:
+            self._rewrite_found(
+                lambda each: names.get(each.database_oid, each.database) != each.database,
+                lambda each: replace(each, database=names[each.database_oid]),
+            )
 
     def drop_dead(self, first: Position, timeline: TimelineId) -> int:
         """Delete the changes of a dead branch, copied rows too: [first, ...] of its timeline; return how many."""
@@ -193,28 +192,26 @@ class ParkedTable:
                 continue
             if known.epoch < change.epoch:
                 return key, (known, len(stored))
-        raise _no_key(change)
-
-    def _free_key(self, change: ParkedChange) -> bytes:
-        found = next((key for key, stored in self._keys(change) if stored is None), None)
-        if found is None:
-            raise _no_key(change)
-        return found
+        raise ParkedFull(f"{COPIES_MAX} rows of {change.table} at {change.position} are parked")
 
     def _keys(self, change: ParkedChange) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the keys of a change's place, each with what is stored there."""
         at = change.position
-        place = _PLACE.pack(at.timeline, at.commit_lsn, at.ordinal, change.relation.oid)
-        database = change.database.encode("utf-8", "surrogateescape")
+        place = _PLACE.pack(at.timeline, at.commit_lsn, at.ordinal, change.relation.oid, change.database_oid)
         there = dict(self._transaction.stored(TABLE, place))
         for copy in range(COPIES_MAX):
-            key = place + _COPY.pack(copy) + database
+            key = place + _COPY.pack(copy)
             yield key, there.get(key)
 
     def _rewrite(self, numbers: Collection[int] | None, changed: Callable[[ParkedChange], ParkedChange | None]) -> int:
         """Store what `changed` returns, or delete, for each of the changes, None: all; return how many."""
+        return self._rewrite_found(lambda each: numbers is None or each.number in numbers, changed)
+
+    def _rewrite_found(
+        self, is_one: Callable[[ParkedChange], bool], changed: Callable[[ParkedChange], ParkedChange | None]
+    ) -> int:
         last_number = self.ledger().last_number
-        found = [entry for entry in self._entries() if numbers is None or entry[1].number in numbers]
+        found = [entry for entry in self._entries() if is_one(entry[1])]
         for key, change, row in found:
             new = changed(change)
             self._transaction.store(TABLE, key, None if new is None else encode_parked(new, row))
@@ -227,23 +224,6 @@ class ParkedTable:
             raise UnknownParked(f"no parked change has the number {unknown[0]}")
 
 
-def rename_parked(transaction: StateTransaction, known: Mapping[Oid, KnownDatabase], upto: Position) -> None:
-    """Let parked changes follow a rename of their database, before its name is recorded.
-
-    Otherwise a copy does not drop the older rows of its table, but those of a database that has the name now.
-    """
-    beginning = transaction.get(BEGINNING) if known else None
-    recorded = {} if beginning is None else beginning.databases
-    present = {recorded[oid]: database.name for oid, database in known.items() if oid in recorded}
-    renamed = {former: name for former, name in present.items() if former != name}
-    if renamed:
-        ParkedTable(transaction).rename_databases(renamed, upto)
-
-
-def _no_key(change: ParkedChange) -> ParkedFull:
-    return ParkedFull(f"{COPIES_MAX} rows of {change.table} at {change.position} are parked")
-
-
 def _readable(stored: bytes) -> tuple[ParkedChange | None, bytes]:
     try:
         return decode_parked(stored)
@@ -253,10 +233,9 @@ def _readable(stored: bytes) -> tuple[ParkedChange | None, bytes]:
 
 def _described(key: bytes) -> str:
     """Return the place of a change for people, from its key: its value is damaged."""
-    timeline, commit_lsn, ordinal, relation = _PLACE.unpack_from(key)
-    database = key[_PLACE.size + _COPY.size :].decode("utf-8", "surrogateescape")
+    timeline, commit_lsn, ordinal, relation, database = _PLACE.unpack_from(key)
     at = Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
-    return f"relation {relation} of {database} at {at}"
+    return f"relation {relation} of database {database} at {at}"
 
 
 def _is_before(change: ParkedChange, epoch: Epoch) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta
 from tidemark.engine.selection import matches
 
 MERGE_ROWS = 1_000_000  # so that the memory of a merge is bounded
+NAMES_MAX = 1 << 16  # of tables whose settings are kept, some 120 bytes each
 
 
 class Written(StrEnum):
@@ -97,8 +99,21 @@ class LakeConfig:
     store_credentials_file: str = ""
 
     def settings_of(self, qualified_name: str) -> LakeTableConfig:
-        """Return the settings of a table: of the first pattern that matches its name, else the defaults."""
-        return next((one for one in self.tables if matches(qualified_name, [one.pattern])), ALL_TABLES)
+        """Return the settings of a table: of the first pattern that matches its name, else the defaults.
+
+        Each batch asks several times for each of its tables, so that the names are matched once.
+        """
+        found = self._settings.get(qualified_name)
+        if found is None:
+            if len(self._settings) >= NAMES_MAX:
+                self._settings.clear()
+            found = next((one for one in self.tables if matches(qualified_name, [one.pattern])), ALL_TABLES)
+            self._settings[qualified_name] = found
+        return found
+
+    @cached_property
+    def _settings(self) -> dict[str, LakeTableConfig]:
+        return {}
 
 
 DEFAULT_LAKE = LakeConfig()

@@ -189,14 +189,18 @@ class StateTransaction(OutboxTransaction):
         self.put(RECOPIES, recopies)
 
     def record_databases(self, known: Mapping[Oid, KnownDatabase]) -> None:
-        """Add databases that joined the capture; the names of those that left it are still needed."""
+        """Record captured databases, or some of them; the names of those that left the capture are still needed."""
         beginning = self.get(BEGINNING) if known else None
         if beginning is None:
             return
         names = {**beginning.databases, **{oid: database.name for oid, database in known.items()}}
         encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in known.items()}}
-        if (names, encodings) != (beginning.databases, beginning.encodings):
-            self.put(BEGINNING, replace(beginning, databases=names, encodings=encodings))
+        present = {database.name for database in known.values()}
+        taken = {oid for oid, name in beginning.databases.items() if name in present}
+        replaced = tuple(sorted({*beginning.replaced, *taken} - known.keys()))
+        changed = replace(beginning, databases=names, encodings=encodings, replaced=replaced)
+        if changed != beginning:
+            self.put(BEGINNING, changed)
 
     def marks(self) -> StateMarks:
         """Return the positions and the stage."""

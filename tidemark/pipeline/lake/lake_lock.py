@@ -5,8 +5,9 @@ under the same name. The lock refuses a second pipeline that is not such a succe
 kernel releases it when the holder dies. The hosts of one capture, which share one marker key, each run a pipeline:
 after a switchover, the one at the new deliverer writes, while the other still holds the lock and has nothing to write.
 Such a pair, and a pair on hosts whose file system does not share locks, is fenced by the commits of the tables
-(`tidemark.pipeline.lake.lake_table.TableFenced`). A lake in an object store has no lock but an epoch
-(`tidemark.pipeline.landing.lake_epoch`).
+(`tidemark.pipeline.lake.lake_table.TableFenced`). The pipeline without the lock takes it when its holder ends, so that
+a later pipeline or command sees it as running; a thread of its own does this, so that a long batch does not matter. A
+lake in an object store has no lock but an epoch (`tidemark.pipeline.landing.lake_epoch`).
 """
 
 import os
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +30,8 @@ from tidemark.wire.state.values import Identity
 
 FILE = "_pipeline.lock"
 _FILE_MODE = 0o600
+TAKE_S = 1.0  # interval at which a pipeline beside the holder tries to take the lock: one request, on NFS to its server
+END_S = 5.0  # how long the end of a pipeline waits for such a request
 OTHER_USER = (
     f"run the pipelines of a lake as one user; or, while none runs, remove {FILE}: the next pipeline creates it again"
 )
@@ -100,11 +104,26 @@ class LakeInUse(LakeOfAnother):
 
 
 class LakeLock:
-    """The lock of one lake, held until it is closed; with `beside` not held."""
+    """The lock of one lake, held until it is closed; with `beside` not held until that pipeline ends."""
 
-    def __init__(self, descriptor: int, beside: LakeHolder | None = None) -> None:
-        self._descriptor = descriptor
-        self.beside = beside
+    def __init__(self, path: Path, pipeline: LakeHolder) -> None:
+        """Open and lock `path`; raise `LakeInUse` if another process has it and is no pipeline `beside` this one."""
+        self._path, self._pipeline = path, pipeline
+        self.beside: LakeHolder | None = None
+        self._refusal: LakeInUse | None = None
+        self._ended = Event()
+        self._taking: Thread | None = None
+        with _writing_lake(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            self.beside = self._take()
+            if self.beside is not None:
+                self._taking = Thread(target=self._take_later, name="tidemark-lake-lock", daemon=True)
+                self._taking.start()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
 
     @classmethod
     def acquire(
@@ -118,36 +137,43 @@ class LakeLock:
         state_host: str = "",
     ) -> Self:
         """Acquire the lock of `lake`; create a missing folder; raise `LakeInUse` if another process has the lock."""
-        pipeline = this_pipeline(identity, state, reader, marker_keys, state_host)
-        path = lake / FILE
-        with _writing_lake(path):
-            lake.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        try:
-            try:
-                with _locking(path):
-                    lock_file(descriptor)
-            except BlockingIOError:
-                holder = _holder(descriptor)
-                if holder is not None and pipeline.is_beside(holder):
-                    return cls(descriptor, holder)
-                by = holder or "another pipeline, which starts at this moment"
-                raise LakeInUse(f"{lake} is written by {by}; this is {pipeline}") from None
-            with _writing_lake(path):
-                write_holder(descriptor, HOLDER.write(pipeline))
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return cls(descriptor)
+        return cls(lake / FILE, this_pipeline(identity, state, reader, marker_keys, state_host))
 
     is_newest = False  # no other pipeline can have the lock
     others = ()  # `beside` is the only one
 
     def check(self) -> None:
-        """Do nothing: no other process takes the lock before this one ends."""
+        """Raise `LakeInUse` if another pipeline has taken the lock for which this one waits."""
+        if self._refusal is not None:
+            raise self._refusal
 
-    def check_idle(self) -> None:
-        """Do nothing."""
+    check_idle = check
+
+    def _take(self) -> LakeHolder | None:
+        """Take the lock; return its holder if that pipeline is beside this one."""
+        try:
+            with _locking(self._path):
+                lock_file(self._descriptor)
+        except BlockingIOError:
+            holder = _holder(self._descriptor)
+            if holder is None and self.beside is not None:  # another one takes the lock at this moment
+                return self.beside
+            if holder is not None and self._pipeline.is_beside(holder):
+                return holder
+            by = holder or "another pipeline, which starts at this moment"
+            raise LakeInUse(f"{self._path.parent} is written by {by}; this is {self._pipeline}") from None
+        with _writing_lake(self._path):
+            write_holder(self._descriptor, HOLDER.write(self._pipeline))
+        return None
+
+    def _take_later(self) -> None:
+        while self.beside is not None and self._refusal is None and not self._ended.wait(TAKE_S):
+            try:
+                self.beside = self._take()
+            except LakeInUse as refusal:
+                self._refusal = refusal
+            except (LakeFailed, LakeFull):  # the pipeline reports it with its own next write
+                continue
 
     def __enter__(self) -> Self:
         return self
@@ -156,7 +182,12 @@ class LakeLock:
         self.close()
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock; the end of the process does, if a request for it has no answer."""
+        self._ended.set()
+        if self._taking is not None:
+            self._taking.join(END_S)
+            if self._taking.is_alive():
+                return
         os.close(self._descriptor)
 
 

@@ -58,8 +58,11 @@ class OpenedLake:
         self.root = root
         if has_catalog(root):
             raise NoLake(
-                f"{root} is a lake of Iceberg tables, which this command does not read",
-                hint=f"read its catalog with another program: sqlite:///{root}/{CATALOG_FILE}",
+                f"{root} is a lake of Iceberg tables, which this command does not support",
+                hint=(
+                    "cdcctl lake list, check and adopt do; other programs read its tables by its catalog, "
+                    f"sqlite:///{root}/{CATALOG_FILE}"
+                ),
             )
         owner = LakeTable(f"{self.root}/{FOLDER}", "")
         if not owner.exists:

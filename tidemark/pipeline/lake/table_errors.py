@@ -42,9 +42,9 @@ class LakeFailed(ConsumerFailed):
 
 
 class LakeFull(StateFull):
-    """The disk of the lake's folder is full; the pipeline waits and retries."""
+    """The disk of the lake's folder is full; a pipeline waits, a command ends."""
 
-    hint = "free space on the disk of the lake: the pipeline continues automatically"
+    hint = "free space on the disk of the lake"
 
 
 def unavailable_store(error: BaseException, uri: str) -> StoreUnavailable | None:

@@ -12,6 +12,7 @@ from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
+from tidemark.pipeline.source.query_table import ChangesMissing
 from tidemark.pipeline.source.remedies import stating_remedies
 
 
@@ -24,10 +25,13 @@ class OutboxBatchReader(DataSourceReader):
 
     @stating_remedies()
     def partitions(self) -> list[InputPartition]:
-        """Divide the contents into partitions: an empty one if there is none."""
+        """Divide the contents into partitions: an empty one if there is none; raise `ChangesMissing`."""
         outbox = self._outbox()
         after, upto = self._options.start.find(outbox), outbox.head()
         headers = outbox.headers(after, upto)
+        for header in headers:
+            if (gap := self._contents.gap(outbox, header)) is not None:
+                raise ChangesMissing(gap)
         found = divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
         return found or [OutboxRange(outbox.outbox_id, upto, upto)]
 

@@ -1,6 +1,7 @@
 """Rows with the columns of the change log: the table's columns, or the old and the new row, and those of the change."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,7 @@ def change_fields(table: QueryTable, columns: RowColumns) -> list[pa.Field]:
     """Return all columns of the form."""
     row = pa.struct(table.fields)
     sides = [pa.field(BEFORE, row), pa.field(AFTER, row)] if columns is RowColumns.BEFORE_AFTER else table.fields
-    names = [pa.field(TABLE, pa.string())] if len(table.names) > 1 else []
+    names = [pa.field(TABLE, pa.string())] if table.names_tables else []
     return [*sides, *META, *names]
 
 
@@ -33,6 +34,7 @@ class ChangeForm:
     table: QueryTable
     wanted: pa.Schema
     _columns: TableColumns = field(init=False)
+    is_complete: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_columns", TableColumns(self.table))
@@ -57,9 +59,16 @@ class ChangeForm:
         return pa.RecordBatch.from_arrays(arrays, schema=self.wanted)
 
     def truncation(self, event: Truncation, sequence: int) -> pa.RecordBatch:
-        """Return the row of a TRUNCATE, which has no values of the table."""
-        row = truncation_meta(event, sequence) | {TABLE: event.relation.qualified_name}
+        """Return the row of a TRUNCATE, which has no values of the table; that of a partition has its `tableoid`."""
+        row: dict[str, object] = {**truncation_meta(event, sequence), TABLE: event.relation.qualified_name}
+        partition = self._columns.partition(event)
+        row |= {BEFORE: partition or None} if self._has_sides else partition
         return pa.RecordBatch.from_pylist([row], schema=self.wanted)
+
+    @property
+    def _has_sides(self) -> bool:
+        """Return whether the columns are those of `RowColumns.BEFORE_AFTER`; no column of a table is a struct."""
+        return any(pa.types.is_struct(one.type) for one in self.wanted)
 
     def _values(self, batch: ChangeBatch) -> dict[str, pa.Array]:
         """Return the wanted columns of the table."""

@@ -23,8 +23,8 @@ class Contents(Protocol):
     def misfit(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
         """Return how the columns of a value differ from those of the query; None if the query can read it."""
 
-    def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
-        """Return the table of the query whose capture ends with a value: its later changes are missing; else None."""
+    def gap(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
+        """Return why the table does not follow from the rows of the query, from a value on; None: it follows."""
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the contents of (after, upto]."""

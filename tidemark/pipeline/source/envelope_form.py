@@ -6,6 +6,7 @@ as `source.ts_ms`, so that a repeated batch is identical. An unknown TOASTed val
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from tidemark.decode.render.debezium import CONNECTOR
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.model.change import AFTER, BEFORE, ChangeBatch, Op, Truncation
 from tidemark.model.commit_time import USECS_PER_MILLISECOND
+from tidemark.model.emptied import NO_TRANSACTION
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 from tidemark.pipeline.source.query_table import QueryTable
@@ -56,6 +58,7 @@ class EnvelopeForm:
     version: str  # of Tidemark
     databases: Mapping[Oid, str]
     _columns: TableColumns = field(init=False)
+    is_complete: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_columns", TableColumns(self.table))
@@ -84,10 +87,14 @@ class EnvelopeForm:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.wanted.names], schema=self.wanted)
 
     def truncation(self, event: Truncation, sequence: int) -> pa.RecordBatch:  # noqa: ARG002 - of the protocol
-        """Return the event of a TRUNCATE, without its time."""
+        """Return the event of a TRUNCATE, or of the begin of a copy; `before` has the `tableoid` of a partition."""
+        snapshot = "true" if event.xid == NO_TRANSACTION else "false"
+        time_ms = event.commit_time_us // USECS_PER_MILLISECOND or None  # None: an earlier version did not record it
         named = self._named(event.database, event.relation)
-        source = named | {"snapshot": "false", "txId": event.xid, "lsn": event.lsn}
-        return pa.RecordBatch.from_pylist([{"op": Op.TRUNCATE.value, "source": source}], schema=self.wanted)
+        source = named | {"ts_ms": time_ms, "snapshot": snapshot, "txId": event.xid, "lsn": event.lsn}
+        before = self._columns.partition(event) or None
+        row = {"before": before, "source": source, "op": Op.TRUNCATE.value, "ts_ms": time_ms}
+        return pa.RecordBatch.from_pylist([row], schema=self.wanted)
 
     def _source(self, batch: ChangeBatch, at: pa.Array, times: pa.Array, ops: pa.Array) -> pa.Array:
         columns: dict[str, pa.Array] = {

@@ -1,7 +1,8 @@
 """The table that a query names: its relations in the state, its columns, and the versions that fit them.
 
 A relation belongs to the table by its newest name, as a partition of such a relation, or, if it came later, by its own
-name: rows from before a rename, and of a table that was created again, are rows of the table.
+name: rows from before a rename, and of a table that was created again, are rows of the table. If no relation has the
+name now, the one that had it before is the table.
 """
 
 from collections.abc import Mapping
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemark.decode.groups.partitions import ROUTED_KIND
 from tidemark.engine.selection import matches
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import TypeMapping
-from tidemark.model.relation import Relation
+from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
 from tidemark.wire.relations import SchemaVersion
 
@@ -39,7 +41,7 @@ class SchemaChanged(StateError):
 
 
 class ChangesMissing(StateError):
-    """The capture of the table of a query ends, and may begin again: changes after it are not in the outbox."""
+    """The table of a query does not follow from the rows of the query: its capture ends, and may begin again."""
 
     hint = (
         "the query continues without them once it is started with schemaEvolution=ignore; if the table is selected "
@@ -64,6 +66,7 @@ class QueryTable:
     members: frozenset[RelationKey]
     described_by: RelationKey  # the relation whose columns these are
     names: tuple[str, ...]  # several if the patterns match several tables
+    has_own_partitions: bool  # partitions of a table, which are captured under their own names
     columns: tuple[QueryColumn, ...]
     newest: SchemaVersion  # of the state, when the query was loaded
     types: TypeMapping
@@ -72,6 +75,20 @@ class QueryTable:
     def fields(self) -> list[pa.Field]:
         """The columns in Arrow."""
         return [pa.field(column.name, column.type) for column in self.columns]
+
+    @property
+    def names_tables(self) -> bool:
+        """Return whether each row names its table: it could not be assigned to one otherwise."""
+        return len(self.names) > 1 or self.has_own_partitions
+
+    @property
+    def partition_column(self) -> str | None:
+        """Return the name of the column `tableoid`, which the rows of a partitioned table under its own name have."""
+        return next((column.name for column in self.columns if column.number == TABLEOID_NUMBER), None)
+
+    def has_partition(self, database: Oid, relation: Relation) -> bool:
+        """Return whether a relation is a partition of a relation of the table, under its own name."""
+        return (database, relation.partition_of) in self.members
 
     def contains(self, database: Oid, relation: Relation) -> bool:
         """Return whether the rows of a relation belong to the table."""
@@ -107,16 +124,20 @@ def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str]
     """
     patterns = tuple(part.strip() for part in text.split(","))
     newest: dict[RelationKey, tuple[SchemaVersion, Relation]] = {}
+    ever: dict[RelationKey, tuple[SchemaVersion, Relation]] = {}  # the newest version with a name that matches
     for version, (database, relation) in sorted(versions.items()):
         newest[database, relation.oid] = version, relation
-    found = {key: known for key, known in newest.items() if matches(known[1].qualified_name, patterns)}
+        if matches(relation.qualified_name, patterns):
+            ever[database, relation.oid] = version, relation
+    # NB: a table that is renamed back has the version from before, whose number is not the newest.
+    found = {key: known for key, known in ever.items() if newest[key] == known} or ever
     if not found:
         raise UnknownTable(
             f"table {text!r} is not in the outbox",
             hint=f"it appears with its first change or copy; known: {_listed(newest)}",
         )
-    if len({database for database, _ in found}) > 1:
-        names = sorted({databases.get(database, str(database)) for database, _ in found})
+    names = sorted({databases.get(database, str(database)) for database, _ in found})
+    if len(names) > 1:  # NB: a database that was created again is another one of the same name
         raise UnknownTable(f"table {text!r} exists in the databases {', '.join(names)}", hint="capture them separately")
     parents = {relation.oid for _, relation in found.values()}
     members = {key for key, (_, relation) in newest.items() if relation.partition_of in parents} | found.keys()
@@ -127,6 +148,7 @@ def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str]
         frozenset(members),
         described_by,
         tuple(sorted(latest)),
+        any(one.kind == ROUTED_KIND and not one.has_partition_rows for _, one in found.values()),
         columns_of(relation, types),
         max(versions),
         types,

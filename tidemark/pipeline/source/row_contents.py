@@ -8,7 +8,17 @@ import google_crc32c
 import pyarrow as pa
 
 from tidemark.model.capture_change import CaptureChange
-from tidemark.model.change import ChangeBatch, SchemaEvent, Truncation
+from tidemark.model.change import (
+    ChangeBatch,
+    GroupItem,
+    LogicalMessage,
+    SchemaChange,
+    SchemaEffect,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.emptied import dropped_partition, emptying
+from tidemark.model.message_prefix import REWIND_PREFIX
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
@@ -16,8 +26,10 @@ from tidemark.pipeline.source.row_form import RowForm
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
 
+RECORD_ALIGNMENT = 8  # MAXALIGN of every supported server
 BATCH_ROWS = 65_536  # rows of small values are joined up to this number
-_WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION)
+# Values of these kinds have a row of the query, or may have one: only some of the latter remove earlier rows.
+_WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION, ValueKind.COPY, ValueKind.SCHEMA, ValueKind.PARTITION)
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class RowContents:
         return f"{google_crc32c.value(text.encode()):08x}"
 
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
-        """Return whether the value has rows of the table."""
+        """Return whether the value has rows of the table, or may remove earlier ones."""
         return header.kind in _WITH_ROWS and self._contains(outbox, header)
 
     def misfit(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
@@ -52,15 +64,35 @@ class RowContents:
             self._misfits[version] = text
         return self._misfits[version]
 
-    def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
-        """Return the table of the query whose capture ends with a value; None: none, or the query ignores it."""
-        if header.kind is not ValueKind.SCHEMA or self.evolution is Evolution.IGNORE:
+    def gap(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
+        """Return why the table does not follow from the rows, from a value on; None: it follows, or gaps are ignored.
+
+        Its capture ends. Or the form lacks what shows it: the rows that were rewritten when the table was logged
+        again, or the timelines, without which changes of an abandoned one seem to be later than those that replace it.
+        """
+        if self.evolution is Evolution.IGNORE:
             return None
-        (value,) = outbox.read(Sequence(header.sequence - 1), header.sequence)
-        event = value.item()
-        if not isinstance(event, SchemaEvent) or event.capture is not CaptureChange.ENDS or event.before is None:
+        if header.kind is ValueKind.SCHEMA:
+            event = _item(outbox, header)
+            assert isinstance(event, SchemaEvent), header.kind
+            return self._missing(event, header.sequence)
+        if header.kind is ValueKind.MESSAGE and not self.form.is_complete and _is_of_capture(header):
+            message = _item(outbox, header)
+            assert isinstance(message, LogicalMessage), header.kind
+            is_of_table = header.database in {database for database, _ in self.form.table.members}
+            if message.prefix == REWIND_PREFIX and is_of_table:
+                names = ", ".join(self.form.table.names)
+                return f"changes of {names} before value {header.sequence} of the outbox were given up (cdcctl rewind)"
+        return None
+
+    def _missing(self, event: SchemaEvent, sequence: Sequence) -> str | None:
+        if event.capture is CaptureChange.ENDS:
+            relation = event.before
+        else:
+            relation = event.after if self._lacks_rows(event) else None
+        if relation is None or not self.form.table.contains(event.database, relation):
             return None
-        return event.before.qualified_name if self.form.table.contains(event.database, event.before) else None
+        return f"changes of {relation.qualified_name} are missing from value {sequence} of the outbox on"
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (after, upto], those of small values together."""
@@ -68,12 +100,9 @@ class RowContents:
         row_count = 0
         for value in outbox.read(after, upto, lambda header: self.wants(outbox, header)):
             item, sequence = value.item(), value.header.sequence
-            assert isinstance(item, ChangeBatch | Truncation), value.header.kind
-            rows = (
-                self.form.rows(item, sequence)
-                if isinstance(item, ChangeBatch)
-                else self.form.truncation(item, sequence)
-            )
+            rows = self._rows(item, sequence)
+            if rows is None:
+                continue
             if waiting and row_count + len(rows) > BATCH_ROWS:
                 yield _joined(waiting)
                 waiting, row_count = [], 0
@@ -82,6 +111,26 @@ class RowContents:
         if waiting:
             yield _joined(waiting)
 
+    def _rows(self, item: GroupItem, sequence: int) -> pa.RecordBatch | None:
+        if isinstance(item, ChangeBatch):
+            return self.form.rows(item, sequence)
+        emptied = self._emptying(item)
+        return None if emptied is None else self.form.truncation(emptied, sequence)
+
+    def _emptying(self, item: GroupItem) -> Truncation | None:
+        """Return the TRUNCATE that the query shows for an item that removes earlier rows."""
+        if isinstance(item, SchemaEvent):
+            if self._lacks_rows(item):
+                return None  # the earlier rows are better than none
+            if item.before is not None and self.form.table.has_partition(item.database, item.before):
+                return dropped_partition(item)
+        return emptying(item)
+
+    def _lacks_rows(self, event: SchemaEvent) -> bool:
+        """Return whether a table was created with rewritten rows, which the form does not have."""
+        is_rewritten = event.change is SchemaChange.CREATE and event.effect is SchemaEffect.REWRITE
+        return is_rewritten and not self.form.is_complete
+
     def _contains(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         version = header.schema_version
         if version == NO_SCHEMA_VERSION:
@@ -89,6 +138,16 @@ class RowContents:
         if version not in self._is_member:
             self._is_member[version] = self.form.table.contains(header.database, outbox.relation(version))
         return self._is_member[version]
+
+
+def _item(outbox: OutboxPort, header: ValueHeader) -> GroupItem:
+    (value,) = outbox.read(Sequence(header.sequence - 1), header.sequence)
+    return value.item()
+
+
+def _is_of_capture(message: ValueHeader) -> bool:
+    """Return whether the capture made a message, and not the source: records begin at multiples of 8."""
+    return message.first.commit_lsn % RECORD_ALIGNMENT != 0
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

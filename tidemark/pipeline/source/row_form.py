@@ -26,8 +26,12 @@ class RowForm(Protocol):
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:
         """Return the rows of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the query has the rows that DDL rewrote, and the timeline of each row."""
+
     def truncation(self, event: Truncation, sequence: int) -> pa.RecordBatch:
-        """Return the row of a TRUNCATE."""
+        """Return the row of a TRUNCATE, of the table or of one of its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ class TableColumns:
             column = pa.nulls(len(rows), field.type) if origin is None else rows.field(origin.index)
             values.append(convert(column, field))
         return pa.StructArray.from_arrays(values, fields=self.table.fields, mask=rows.is_null())
+
+    def partition(self, event: Truncation) -> dict[str, int]:
+        """Return the column that names the partition of a TRUNCATE, with its value; {} for the whole table."""
+        name = self.table.partition_column
+        return {name: event.partition} if event.partition and name is not None else {}
 
     def origins(self, database: Oid, relation: Relation) -> list[tuple[pa.Field, LakeColumn | None]]:
         """Return for each column of the table the column of a version: after a rename the one with its number."""

@@ -39,6 +39,8 @@ class StartingPosition:
             return head
         before = trimmed
         for end in outbox.group_ends(trimmed):
+            if isinstance(self.reached, CommitTime) and not end.commit_time_us:
+                continue  # of a copy, or of a transaction that ends in a later group: as late as the next group
             if self._is_reached(end):
                 if before == trimmed > 0:
                     raise OutboxTrimmed(
@@ -48,7 +50,7 @@ class StartingPosition:
                     )
                 return before
             before = end.sequence
-        return head
+        return before if isinstance(self.reached, CommitTime) else head
 
     def _is_reached(self, end: ValueHeader) -> bool:
         if isinstance(self.reached, CommitTime):

@@ -142,14 +142,15 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._contents.columns_id or end == after:
             return end
         for header in outbox.headers(after, end):
-            misfit, left = self._contents.misfit(outbox, header), self._contents.left(outbox, header)
-            if misfit is None and left is None:
+            misfit, gap = self._contents.misfit(outbox, header), self._contents.gap(outbox, header)
+            if misfit is None and gap is None:
                 continue
             if header.group_first > after + 1:
                 return Sequence(header.group_first - 1)
             if misfit is not None:
                 raise SchemaChanged(f"other columns from value {header.group_first} of the outbox on: {misfit}")
-            raise ChangesMissing(f"changes of {left} are missing from value {header.sequence} of the outbox on")
+            assert gap is not None, "one of both is the reason"
+            raise ChangesMissing(gap)
         return end
 
     @stating_remedies()

@@ -41,7 +41,7 @@ class ValueContents:
         """Return None: bytes have no columns."""
         return None
 
-    def left(self, outbox: OutboxPort, header: ValueHeader) -> str | None:  # noqa: ARG002 - of the protocol
+    def gap(self, outbox: OutboxPort, header: ValueHeader) -> str | None:  # noqa: ARG002 - of the protocol
         """Return None: the values include the events that report it."""
         return None
 

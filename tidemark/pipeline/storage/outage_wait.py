@@ -18,6 +18,7 @@ FIRST_S, MAX_S = 0.5, 30.0  # between two attempts
 AGAIN_S = 60.0  # between two reports
 LASTS_S = 60.0  # work that runs for so long has found the store in order
 POLL_S = 0.2
+CONTINUES = "the pipeline continues automatically, and the outbox keeps the changes"
 AnswerT = TypeVar("AnswerT")
 
 
@@ -71,7 +72,9 @@ class OutageWait:
                 self._since_s = now_s
         if not self.is_waiting or now_s - self._reported_s >= AGAIN_S:
             self._reported_s = now_s
-            self._log.warning(f"the {self._service} is not available: waiting", **describe_error(error))
+            fields = describe_error(error)
+            hint = "; ".join(filter(None, (fields.get("hint"), CONTINUES)))
+            self._log.warning(f"the {self._service} is not available: waiting", **{**fields, "hint": hint})
         self.reason = str(error)
         self._wait_s = min(MAX_S, 2 * self._wait_s or FIRST_S)
         self._not_before_s = now_s + self._wait_s

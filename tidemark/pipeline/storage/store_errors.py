@@ -27,13 +27,10 @@ _CLOCK = "RequestTimeTooSkewed"
 
 
 class StoreUnavailable(ConsumerFailed):
-    """The object store of the lake does not answer, or refuses this process; the pipeline waits and tries again."""
+    """The object store of the lake does not answer, or refuses this process; a pipeline waits, a command ends."""
 
     disposition = Disposition.RETRY
-    hint = (
-        "check the bucket, lake.store_endpoint, the network and the credentials; the pipeline continues automatically, "
-        "and the outbox keeps the changes"
-    )
+    hint = "check the bucket, lake.store_endpoint, the network and the credentials"
 
 
 class BadStore(ConfigError):

@@ -32,7 +32,7 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
-from tidemark.io.parked.parked_table import ParkedTable, rename_parked
+from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.confirmed_file import ConfirmedFile
 from tidemark.io.state.history_files import HistoryWriter
@@ -50,7 +50,7 @@ from tidemark.runtime.delivery.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.delivery.notices import report_events
 from tidemark.runtime.delivery.offset_rounds import ConfirmedGroup, OffsetRounds
 from tidemark.wire.state.partition_positions import PartitionPositions
-from tidemark.wire.state.state_keys import ADDED_POSITIONS, BEGINNING, CONFIRMED, IDENTITY
+from tidemark.wire.state.state_keys import ADDED_POSITIONS, CONFIRMED, IDENTITY
 from tidemark.wire.values import EncodedGroup
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
@@ -312,9 +312,7 @@ class ConsumerTarget:
     def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep, upto: Position) -> None:
         """Drop parked changes of a table that is copied again: its last copy, and the stream below the new one."""
         database, relation, _ = copied
-        beginning = transaction.get(BEGINNING)
-        names = beginning.databases if beginning is not None else {}
-        dropped = ParkedTable(transaction).drop_of(names.get(database, str(database)), relation, upto)
+        dropped = ParkedTable(transaction).drop_of(database, relation, upto)
         if dropped:
             self._log.info("parked changes of a table that is copied are dropped", relation=relation, count=dropped)
 
@@ -412,7 +410,7 @@ class ConsumerTarget:
             for record in self._records:
                 record.record(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
-                rename_parked(transaction, offered.group.databases, offered.group.last.position)
+                ParkedTable(transaction).rename_databases(offered.group.databases)
                 transaction.record_databases(offered.group.databases)
             self._drop_delivered(transaction, last.last.position)
             delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))

@@ -90,7 +90,7 @@ class GroupTransforms:
         database = self._database(item.database)
         plan = self._plans.plan(database, item.relation)
         relation = without_constants(item.relation) if self._has_transforms else item.relation
-        batch = Batch.of(database, relation, self._epoch, item.rows)
+        batch = Batch.of(database, relation, self._epoch, item.rows, item.database)
         try:
             return [each for each in plan.apply(batch) if len(each)]
         except TransformRaised as error:  # final: no pool calls it again

@@ -12,6 +12,7 @@ from functools import partial
 from typing import cast
 
 from tidemark.io.process.config import Config, PoolConfig
+from tidemark.io.process.config_faults import sections_fault
 from tidemark.io.process.plugin_config import USE, Options
 from tidemark.model.errors import ConfigError
 from tidemark.model.poison import Poison
@@ -29,7 +30,7 @@ from tidemark.runtime.plugins.plugin_path import (
     calling,
     find_plugin,
 )
-from tidemark.serializers.serializer import Serializer
+from tidemark.serializers.serializer import CORRECT_SETTINGS, Serializer
 from tidemark.transforms.transform import Transform
 from tidemark.wire.state.plugin_log import PluginUse, PluginUses
 
@@ -118,13 +119,15 @@ def _serializer(config: Config, where: str) -> tuple[Serializer | None, PluginUs
         return None, None
     make, use = _maker(name, SERIALIZERS, config.serializer, f"{where}: deliver.serializer", f"{where}: serializer")
     serializer = make()
+    if fault := sections_fault(serializer.settings):
+        raise BadPlugin(f"{where}: deliver.serializer: settings of {name}: {fault}", hint=CORRECT_SETTINGS)
     for section, values in serializer.settings.items():
         for key, wanted in values.items():
             configured = getattr(config, section, None)
             if not hasattr(configured, key):
                 raise BadPlugin(
                     f"{where}: deliver.serializer: {name} needs {section}.{key}, and the configuration has no such key",
-                    hint="correct `settings` of its class",
+                    hint=CORRECT_SETTINGS,
                 )
             if getattr(configured, key) != wanted:
                 raise BadPlugin(

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Self
@@ -28,9 +28,11 @@ from tidemark.model.poison import Poison, PoisonChange, WorkerRaised
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import CaptureContext
 from tidemark.wire.parked import ParkedChange, SkippedChange
+from tidemark.wire.state.state_keys import BEGINNING
 
 RETRIES_READ_MAX = 100  # requested changes in memory
 RETRY_POLL_S = 1.0  # how often the table is asked for requests, at most
+REPLACED = "the database was dropped or left the capture, and another one took its name"  # a reason
 
 
 class PoisonPoint(Enum):
@@ -249,19 +251,27 @@ class ParkedRetries:
                 return
             damaged = table.damaged()
             # A change that is not confirmed yet would come again in the stream after a crash.
-            stored = transaction.delivered()
+            stored, beginning = transaction.delivered(), transaction.get(BEGINNING)
+            replaced = () if beginning is None else beginning.replaced
             found = (
-                ParkedBatch(change.number, batch_of(change, row, self._epoch))
+                (change, row)
                 for change, row in table.requested()
                 if stored is not None and change.position <= stored.pointer.position and change.number not in taken
             )
-            self._due.extend(islice(found, RETRIES_READ_MAX))
+            due = [
+                ParkedBatch(change.number, batch_of(change, row, self._epoch))
+                for change, row in islice(found, RETRIES_READ_MAX)
+            ]
+        self._due.extend(each for each in due if each.batch.database_oid not in replaced)
+        for each in due:
+            if each.batch.database_oid in replaced:
+                self._record_failure(each, REPLACED)
         if damaged and not self._has_warned:
             self._has_warned = True
             self._log.error(
                 "parked changes are damaged and cannot be retried; see `cdcctl parked list`", count=len(damaged)
             )
-        if len(self._due) == RETRIES_READ_MAX:
+        if len(due) == RETRIES_READ_MAX:
             self._asked_s = -RETRY_POLL_S  # there may be more
         with self._lock:
             self._taken |= {each.number for each in self._due}
@@ -287,7 +297,9 @@ class ParkedRetries:
 
     def failed(self, parked: ParkedBatch, error: Exception) -> None:
         """Record that a change failed again: it stays parked."""
-        reason = reason_of(error)
+        self._record_failure(parked, reason_of(error))
+
+    def _record_failure(self, parked: ParkedBatch, reason: str) -> None:
         with recording("a parked change that failed again"), self._store.transaction(self._epoch) as transaction:
             ParkedTable(transaction).record_failure(parked.number, reason)
         with self._lock:
@@ -305,10 +317,8 @@ def reason_of(error: Exception) -> str:
     """Return the reason for people. NB: the text of an error of the handler may contain values of rows."""
     if isinstance(error, PoisonChange):
         return error.reason or PoisonChange.__name__
-    if isinstance(error, WorkerRaised):
-        return error.kind
     cause = error.__cause__ if isinstance(error, ConsumerFailed) and error.__cause__ is not None else error
-    return type(cause).__name__
+    return cause.kind if isinstance(cause, WorkerRaised) else type(cause).__name__
 
 
 def parked_change(poison: Batch, reason: str, epoch: Epoch, now_us: int) -> ParkedChange:
@@ -318,6 +328,7 @@ def parked_change(poison: Batch, reason: str, epoch: Epoch, now_us: int) -> Park
         position=poison.position,
         op=_op(poison),
         database=poison.database,
+        database_oid=poison.database_oid,
         table=poison.table,
         relation=poison.relation,
         key=poison.key,
@@ -341,8 +352,8 @@ def batch_of(change: ParkedChange, row: bytes, epoch: Epoch) -> Batch:
     """Return the batch of a parked change, with the epoch of the process that hands it over."""
     with pa.ipc.open_stream(row) as stream:
         arrow = stream.read_next_batch()
-    made = Batch(change.database, change.table, change.relation, change.key, change.columns, epoch, arrow)
-    return replace(made, parked_number=change.number)
+    described = change.database, change.table, change.relation, change.key, change.columns, epoch
+    return Batch(*described, arrow, change.number, change.database_oid)
 
 
 def _op(poison: Batch) -> str:

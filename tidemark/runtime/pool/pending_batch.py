@@ -217,4 +217,7 @@ class RetriedChange:
 
 
 def _progress_of(error: Exception) -> WorkerProgress:
-    return error.progress if isinstance(error, WorkerRaised | WorkerPoison) else WorkerProgress()
+    for each in (error, error.__cause__):  # an error of Tidemark has the class that it had in the worker process
+        if isinstance(each, WorkerRaised | WorkerPoison):
+            return each.progress
+    return WorkerProgress()

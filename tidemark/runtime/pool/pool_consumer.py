@@ -337,7 +337,7 @@ class PoolConsumer:
         plan, relation = None, item.relation
         if self.plans is not None:
             plan, relation = self.plans.plan(database, relation), without_constants(relation)
-        batch = Batch.of(database, relation, self._epoch, rows)
+        batch = Batch.of(database, relation, self._epoch, rows, item.database)
         if self._processing.is_plain and not self._poison.isolates and (plan is None or not plan.steps):
             return batch
         return PendingBatch(batch, plan, self._processing, self._poison)
@@ -346,6 +346,9 @@ class PoolConsumer:
         return self._databases.get(oid, str(oid))
 
     def _warn_once(self, item: EngineEvent) -> None:
-        if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary | TransactionBoundary):
+        removes_nothing = isinstance(item, CopyBoundary) and not (item.begin and item.generation > 1)
+        if removes_nothing or isinstance(item, SchemaEvent | TransactionBoundary):
+            return
+        if type(item) not in self._left_out:
             self._left_out.add(type(item))
             self._log.warning("an event is left out: the handler has no on_event", kind=type(item).__name__)

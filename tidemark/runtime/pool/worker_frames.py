@@ -19,6 +19,8 @@ from itertools import count
 import pyarrow as pa
 
 from tidemark.engine.batch import Batch
+from tidemark.model.errors import Disposition
+from tidemark.model.lsn import Oid
 from tidemark.model.poison import WorkerProgress
 from tidemark.model.position import Epoch
 from tidemark.model.relation import Column, Relation
@@ -36,9 +38,11 @@ class WorkerReply:
     cpu_s: float  # of the worker since it was forked
     kind: str = ""  # the class of the error; "": the handler returned
     text: str = ""
-    is_final: bool = False  # a retry is useless
+    disposition: str = Disposition.RETRY.value
     poison: tuple[int, int] | None = None  # the handler raised `PoisonChange`: index and item; the reason is the text
     progress: WorkerProgress = field(default_factory=WorkerProgress)
+    names: tuple[str, ...] = ()  # of an error of Tidemark: its class and the bases, with the hint
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +56,7 @@ class BatchVersion:
     columns: tuple[Column, ...]
     epoch: Epoch
     schema: pa.Schema
+    database_oid: Oid
     has_dictionaries: bool  # they pass with the rows
 
     @classmethod
@@ -66,6 +71,7 @@ class BatchVersion:
             batch.columns,
             batch.epoch,
             schema,
+            batch.database_oid,
             any(map(_has_dictionary, schema.types)),
         )
 
@@ -73,6 +79,7 @@ class BatchVersion:
         """Return whether a batch is of this version."""
         return (
             self.relation == batch.relation
+            and self.database_oid == batch.database_oid
             and self.columns == batch.columns
             and self.key == batch.key
             and self.epoch == batch.epoch
@@ -83,6 +90,7 @@ class BatchVersion:
         """Return the description for a worker."""
         head = {
             "database": self.database,
+            "database_oid": self.database_oid,
             "table": self.table,
             "relation": encode_relation(self.relation).decode(),
             "described": encode_relation(replace(self.relation, columns=self.columns)).decode(),
@@ -99,6 +107,7 @@ class BatchVersion:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields["schema"])))
         return cls(
             database=fields["database"],
+            database_oid=Oid(fields["database_oid"]),
             table=fields["table"],
             relation=decode_relation(fields["relation"].encode()),
             key=tuple(fields["key"]),
@@ -125,7 +134,7 @@ class BatchVersion:
         else:
             arrow = pa.ipc.read_record_batch(buffer, self.schema)
         common = (self.database, self.table, self.relation, self.key, self.columns, self.epoch)
-        return Batch(*common, arrow, parked_number)
+        return Batch(*common, arrow, parked_number, self.database_oid)
 
 
 class BatchSender:
@@ -208,8 +217,10 @@ def receive_reply(peer: socket.socket) -> WorkerReply | None:
     if outcome is None:
         return None
     fields = json.loads(outcome)
-    poison, progress = fields.pop("poison"), fields.pop("progress")
-    return WorkerReply(**fields, poison=poison and tuple(poison), progress=WorkerProgress(**progress))
+    poison, progress, names = (fields.pop(name) for name in ("poison", "progress", "names"))
+    return WorkerReply(
+        **fields, poison=poison and tuple(poison), progress=WorkerProgress(**progress), names=tuple(names)
+    )
 
 
 def _send(peer: socket.socket, parts: Sequence[bytes | pa.Buffer]) -> None:

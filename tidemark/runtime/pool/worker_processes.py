@@ -7,14 +7,15 @@ socket: its thread sees that at once, and the retry is a call of a new worker.
 import socket
 import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tidemark.engine.batch import Batch
 from tidemark.io.host.clock import SystemClock
-from tidemark.model.errors import ConsumerFailed, Disposition
+from tidemark.model.errors import ConsumerFailed, Disposition, error_classes, restored_error
 from tidemark.model.poison import WorkerPoison, WorkerRaised
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.pool.pending_batch import Unit
-from tidemark.runtime.pool.worker_frames import receive_reply
+from tidemark.runtime.pool.worker_frames import WorkerReply, receive_reply
 from tidemark.runtime.pool.worker_template import ForkedWorker, WorkerTemplate
 
 
@@ -105,11 +106,8 @@ class WorkerProcesses:
                     raise Stopped
             raise WorkerEnded(worker.pid)
         worker.cpu_s = reply.cpu_s
-        if reply.poison is not None:
-            index, item = reply.poison
-            raise WorkerPoison(index, reply.text, item=item, progress=reply.progress)
         if reply.kind:
-            raise WorkerRaised(reply.kind, reply.text, is_final=reply.is_final, progress=reply.progress)
+            _raise(reply)
 
     def _worker(self, place: _WorkerPlace) -> ForkedWorker:
         """Return the worker of a place; fork it if the last one has ended."""
@@ -144,3 +142,19 @@ class WorkerProcesses:
                 place.worker.wait(max(0.0, until_s - self._clock.monotonic_s()))
                 place.worker.kill()
                 place.vacate()
+
+
+def _raise(reply: WorkerReply) -> NoReturn:
+    """Raise the error of a worker: one of Tidemark in its own class, or in that of a base which is known here."""
+    if reply.poison is not None:
+        index, item = reply.poison
+        raise WorkerPoison(index, reply.text, item=item, progress=reply.progress)
+    disposition = Disposition(reply.disposition)
+    raised = WorkerRaised(reply.kind, reply.text, disposition=disposition, progress=reply.progress)
+    if not reply.names:
+        raise raised
+    classes = error_classes()
+    kind = next(classes[name] for name in reply.names if name in classes)
+    error = restored_error(kind, reply.text, hint=reply.hint)
+    error.disposition = disposition
+    raise error from raised

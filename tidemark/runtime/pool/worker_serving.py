@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import process_time
 
-from tidemark.model.errors import Disposition, TidemarkError
+from tidemark.model.errors import Disposition, TidemarkError, error_names
 from tidemark.model.poison import PoisonChange
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, UnitHandler
 from tidemark.runtime.pool.worker_frames import BatchReceiver, BatchRequest, WorkerReply, send_reply
@@ -56,7 +56,8 @@ def _reply(error: BaseException | None, pending: PendingBatch) -> WorkerReply:
     kind, progress = type(error).__name__, pending.progress()
     if isinstance(error, PoisonChange):
         return WorkerReply(process_time(), kind, error.reason, poison=(error.index, error.item), progress=progress)
-    is_final = not isinstance(error, Exception)
+    disposition = Disposition.RETRY if isinstance(error, Exception) else Disposition.HALT
+    names, hint = tuple[str, ...](), ""
     if isinstance(error, TidemarkError):
-        is_final = error.disposition is not Disposition.RETRY
-    return WorkerReply(process_time(), kind, str(error), is_final, progress=progress)
+        disposition, names, hint = error.disposition, tuple(error_names(type(error))), error.hint
+    return WorkerReply(process_time(), kind, str(error), disposition.value, progress=progress, names=names, hint=hint)

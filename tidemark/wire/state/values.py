@@ -33,6 +33,7 @@ class Beginning:
     snapshot: str = ""  # text form of a `Visibility`; without a first copy, the changes begin after it
     encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, by PostgreSQL's names
     types: TypeMapping = DEFAULT_MAPPING  # the Arrow types of the tables
+    replaced: tuple[Oid, ...] = ()  # the databases that left the capture, and whose name another one took
 
 
 @dataclass(frozen=True, slots=True)
