@@ -34,6 +34,7 @@ from tidemark.decode.transactions import extract, file_versions, pending_rows, x
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.file_versions import FIRST_VERSION, HAS_CHUNKS, NO_ROWS
 from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
 
 slow_lookup = interpreted("tidemark.decode.datum.lookup")
@@ -44,6 +45,7 @@ slow_files = interpreted(
 )
 slow_parts = interpreted("tidemark.decode.transactions.record_parts")
 slow_speculative = interpreted("tidemark.decode.transactions.speculative_rows")
+slow_catalog_rows = interpreted("tidemark.decode.transactions.catalog_rows")
 slow_chunks = interpreted(
     "tidemark.decode.transactions.held_chunks", stand_in={"tidemark.decode.datum.lookup": slow_lookup}
 )
@@ -59,6 +61,7 @@ slow_extract = interpreted(
     stand_in={
         "tidemark.decode.transactions.pending_rows": slow_pending,
         "tidemark.decode.transactions.file_versions": slow_files,
+        "tidemark.decode.transactions.catalog_rows": slow_catalog_rows,
         "tidemark.decode.transactions.held_chunks": slow_chunks,
         "tidemark.decode.transactions.xid_states": slow_states,
         "tidemark.decode.transactions.record_parts": slow_parts,
@@ -167,6 +170,9 @@ def test_records_omitted_from_blocks_have_no_effect(steps: list[tuple[str, int]]
         assert (by_block.last_lsn, by_block.decoded_lsn) == raws[-1][:2]
 
 
+CATALOG_FILES = [None, *(RelFileLocator(Oid(1663), Oid(DATABASE), Oid(file)) for file in (ACCOUNT, LEDGER, HEAP))]
+
+
 class Extraction:
     """An extractor, compiled or not, with its buffers."""
 
@@ -210,6 +216,8 @@ class Extraction:
             if at % 7 == 6:
                 found.append(self.extractor.chunks.take())
             found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
+            if at % 7 < 5:
+                found.append(self.extractor.catalog_rows.take(block.linear, CATALOG_FILES))
             found += self._taken(arranged if self.pending.is_arranged else tuples)
             if at % 2:
                 self.pending.sort_rows()
@@ -220,6 +228,7 @@ class Extraction:
             if at % 5 == 4:
                 self.extractor.release(block.xids[at // 2])
             at += self.extractor.other_end == pending_rows.NONE
+        found.append(self.extractor.catalog_rows.take(block.linear, CATALOG_FILES))
         chunks = self.extractor.chunks
         found += [chunks.carry(block.linear), chunks.left, chunks.carried_size, chunks.oldest_record]
         return found
@@ -285,13 +294,32 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     unselected = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
     chunk_state = data.draw(st.sampled_from([NO_ROWS, HAS_CHUNKS, HAS_CHUNKS]))
     layouts = data.draw(st.sets(st.integers(0, 3), min_size=2))
+    catalogs = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER, HEAP])))
     for twin in twins:
         twin.know(files, states, unselected, chunk_state)
+        for number, file in enumerate(sorted(catalogs)):
+            twin.files.set_catalog(1663, DATABASE, file, number + 1)
         for number in layouts:
             twin.extractor.chunks.set_layout(number, (8, -1), (8, 4))
         for (top, file), state in own_files.items():
             twin.files.set_own(top, 1663, DATABASE, file, state)
     assert twins[0].all_of(*blocks) == twins[1].all_of(*blocks)
+
+
+@given(STEPS, st.data())
+@settings(max_examples=50)
+def test_twins_hold_the_same_rows_of_catalogs(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+    raws = played(steps).raws
+    block = block_of(raws)
+    for at in data.draw(st.lists(st.integers(0, max(0, len(block.linear) - 1)), max_size=3)):
+        if block.linear:
+            block.linear[at] = data.draw(st.integers(0, 255))
+    twins = fast(), slow()
+    for twin in twins:
+        twin.know(set(), dict.fromkeys(range(801, 831), xid_states.KNOWN))
+        for number, file in enumerate((ACCOUNT, LEDGER, HEAP)):
+            twin.files.set_catalog(1663, DATABASE, file, number + 1)
+    assert twins[0].all_of(block) == twins[1].all_of(block)
 
 
 @given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))
