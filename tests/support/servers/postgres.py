@@ -329,12 +329,10 @@ def _place_for(programs: ServerPrograms) -> Iterator[Cluster]:
 def free_port() -> int:
     """Return a port that was free a moment ago, outside the range of outgoing connections' ports.
 
-    Parallel test processes use separate ranges: between two starts a server's port is free, too. The ranges of a second
-    run of pytest beside another one begin at TIDEMARK_FIRST_PORT_RANGE.
+    Parallel test processes use separate ranges: between two starts a server's port is free, too.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    number = (int(os.environ.get("TIDEMARK_FIRST_PORT_RANGE", "0")) + worker) % PORT_RANGES
-    first = FIRST_PORT + number * PORTS_A_WORKER
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PORT_RANGES
+    first = FIRST_PORT + worker * PORTS_A_WORKER
     while True:
         port = random.randrange(first, first + PORTS_A_WORKER)
         with socket.socket() as probe:
