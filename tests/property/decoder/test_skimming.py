@@ -316,7 +316,7 @@ def test_twins_hold_the_same_rows_of_catalogs(steps: list[tuple[str, int]], data
             block.linear[at] = data.draw(st.integers(0, 255))
     twins = fast(), slow()
     for twin in twins:
-        twin.know(set(), dict.fromkeys(range(801, 831), xid_states.KNOWN))
+        twin.know(set(), {xid: xid_states.SEES_OWN * xid for xid in range(801, 831)})
         for number, file in enumerate((ACCOUNT, LEDGER, HEAP)):
             twin.files.set_catalog(1663, DATABASE, file, number + 1)
     assert twins[0].all_of(block) == twins[1].all_of(block)

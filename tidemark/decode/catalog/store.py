@@ -263,6 +263,8 @@ class CatalogStore:
                 heap.deleter[tid] = xid
             marks.append((heap, tid))
             count += 1
+            if changes.pending:  # that row began the rewrite of a catalog
+                break
         self._count(count > 0)
         return count
 

@@ -283,7 +283,8 @@ class RowExtractor(XidStates):
         known = self.files.of(self.parts.spc, self.parts.db, self.parts.rel)
         if state == XID_PASSED_OVER and (rmgr != RM_HEAP or opcode != HEAP_INPLACE):
             return 1 if known != 0 or self.files.is_passed(self.parts.spc, self.parts.db, self.parts.rel) else 0
-        if (state == XID_KNOWN or state < 0) and self.is_catalog():
+        # NB: only of transactions that hold the restart LSN back: a partial one's changes would not be read again.
+        if state < 0 and self.is_catalog():
             return self.hold_catalog_record(rmgr, info)
         if rmgr == RM_HEAP and opcode == HEAP_INPLACE:
             return 0
