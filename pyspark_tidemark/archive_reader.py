@@ -125,7 +125,9 @@ class ArchiveReader(DataSourceReader):
         start = self._start(part, archive)
         database = self._table.described_by[0]
         dialects = MappedDialects(start.mirrors, start.types, self._view.identity.server_major)
-        builder = GroupBuilder(dialects, selected=lambda relation: self._table.contains(database, relation))
+        builder = GroupBuilder(
+            dialects, selected=lambda relation: self._table.contains(database, relation, lambda: None)
+        )
         lsns, form = LsnRange(part.from_lsn, part.to_lsn), ChangeForm(self._table, self._wanted_with_order())
         for group in archived_groups(archive, start, builder, lsns, times):
             yield from self._rows(group, form)

@@ -2,8 +2,8 @@
 
 A reader that keeps the rows of a table needs one rule for them, that of TRUNCATE. They are a TRUNCATE itself; the begin
 of a copy, which delivers the rows again, because changes before it may be missing, or a copy before it was interrupted;
-a table that is created, under a name of which earlier rows were delivered, or logged again after it was unlogged; and a
-partition that is dropped or detached.
+a table that is created, under a name of which earlier rows were delivered, or logged again after it was unlogged; the
+begin of rows that DDL rewrote, since DDL can change keys; and a partition that is dropped or detached.
 """
 
 from tidemark.model.change import (
@@ -11,12 +11,13 @@ from tidemark.model.change import (
     GroupItem,
     PartitionChange,
     PartitionEvent,
+    RewriteBoundary,
     SchemaChange,
     SchemaEffect,
     SchemaEvent,
     Truncation,
 )
-from tidemark.model.lsn import INVALID_OID, Xid
+from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import Relation
 
 NO_TRANSACTION = Xid(0)  # of the begin of a copy
@@ -29,8 +30,10 @@ def emptying(item: GroupItem) -> Truncation | None:
             return item
         case CopyBoundary(begin=True):
             return copied_anew(item)
+        case RewriteBoundary(begin=True):
+            return _truncation(item, item.relation, item.partition)
         case PartitionEvent(change=PartitionChange.DROP | PartitionChange.DETACH):
-            return _truncation(item, item.relation)
+            return _truncation(item, item.relation, item.partition.oid)
         case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as created) if begins_without_rows(item):
             return _truncation(item, created)
         case _:
@@ -65,7 +68,9 @@ def begins_without_rows(created: SchemaEvent) -> bool:
     return created.effect in (SchemaEffect.METADATA, SchemaEffect.REWRITE) and not created.brings_rows
 
 
-def _truncation(event: SchemaEvent | PartitionEvent, relation: Relation) -> Truncation:
+def _truncation(
+    event: SchemaEvent | PartitionEvent | RewriteBoundary, relation: Relation, partition: Oid = INVALID_OID
+) -> Truncation:
     return Truncation(
         event.position,
         event.lsn,
@@ -74,6 +79,6 @@ def _truncation(event: SchemaEvent | PartitionEvent, relation: Relation) -> Trun
         relation,
         cascade=False,
         restart_identity=False,
-        partition=event.partition.oid if isinstance(event, PartitionEvent) else INVALID_OID,
+        partition=partition,
         commit_time_us=event.commit_time_us,
     )

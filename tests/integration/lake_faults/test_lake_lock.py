@@ -129,3 +129,20 @@ def test_a_pipeline_that_waits_for_the_lock_waits_for_the_name_of_a_new_holder(t
         write_text(tmp_path, HOLDER.write(third))
         wait_until(lambda: second.beside == third, "the new holder")
         second.check()
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_pipeline_that_waits_for_the_lock_takes_it_also_after_an_error_of_its_file(tmp_path: Path) -> None:
+    failed = list[int]()
+
+    def fail(descriptor: int) -> bytes:
+        failed.append(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    first = locked(tmp_path, "first")
+    with locked(tmp_path, "second") as second:
+        with pytest.MonkeyPatch.context() as patching:
+            patching.setattr(lake_lock, "read_holder", fail)
+            wait_until(lambda: len(failed) > 1, "another request after an error")
+        first.close()
+        wait_until(lambda: second.beside is None, "the lock")

@@ -171,6 +171,14 @@ def test_a_table_that_is_unlogged_for_a_while(captured: Unselected, kept: str) -
     check(sidecar, [debezium], evolution="ignore")
 
 
+def test_a_table_whose_keys_ddl_changes(captured: Unselected) -> None:
+    """All rows are rewritten, without deletes; Debezium's form does not have them."""
+    *found, _ = filled_targets(captured.sidecar)
+    captured.sql("ALTER TABLE account ALTER id TYPE int USING id + 1000")
+    captured.sql("INSERT INTO account VALUES (1, 'after')")
+    check(captured.sidecar, found)
+
+
 def test_a_table_that_is_dropped_and_created_again(captured: Unselected) -> None:
     found = filled_targets(captured.sidecar)
     captured.sql(f"DROP TABLE account; {CREATE}; INSERT INTO account VALUES (7, 'new')")
@@ -210,6 +218,20 @@ def test_partitions_under_their_root(cluster: Cluster, database: str, tmp_path: 
         check(captured.sidecar, found, "parts")
         captured.sql("TRUNCATE parts")
         check(captured.sidecar, found, "parts")
+
+
+def test_a_partition_under_its_root_that_is_unlogged_for_a_while(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    roots = {"TIDEMARK_SELECT__PARTITION_ROOTS": "public.parts"}
+    with capturing(cluster, database, tmp_path, ROOT, **roots) as captured:
+        *others, debezium = filled_targets(captured.sidecar, "parts")
+        for statement in ("SET UNLOGGED", "SET LOGGED"):
+            captured.sql(f"ALTER TABLE low {statement}; DELETE FROM low WHERE id = 3")
+        check(captured.sidecar, others, "parts")
+        check_missing(captured.sidecar, [debezium])
+        captured.recopy("public.parts")
+        check(captured.sidecar, [*others, debezium], "parts", evolution="ignore")
 
 
 def test_partitions_under_their_own_names(cluster: Cluster, database: str, tmp_path: Path) -> None:

@@ -11,15 +11,30 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.forged import groups
 from tests.support.lakes.kept_target import FORMS, KeptTarget, Row
 from tests.support.workloads.feeder import feed, make_state
+from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.capture_change import CaptureChange
-from tidemark.model.change import ChangeGroup, CopyBoundary, LogicalMessage, SchemaChange, Truncation
-from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.change import (
+    ChangeBatch,
+    ChangeGroup,
+    CopyBoundary,
+    GroupItem,
+    LogicalMessage,
+    RewriteBoundary,
+    SchemaChange,
+    Truncation,
+)
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.message_prefix import REWIND_PREFIX
 from tidemark.model.position import Pointer, Position
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.source import outbox_range
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.query_table import ChangesMissing
+from tidemark.wire.state.state_keys import BEGINNING
+from tidemark.wire.state.values import Beginning
 
 ACCOUNT = groups.text_relation("note")
 COPIED_US = 250_000  # when a copy was made; the time of a commit is its LSN
@@ -56,6 +71,11 @@ def made(tmp_path: Path, *changes: ChangeGroup) -> Path:
     make_state(tmp_path / "state")
     feed(tmp_path / "state", changes)
     return tmp_path / "state"
+
+
+def name_databases(state: Path, names: dict[Oid, str]) -> None:
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        transaction.put(BEGINNING, Beginning(groups.TIMELINE, Lsn(1), FullXid(3), names))
 
 
 def notes(state: Path, columns: str, **options: str) -> list[object]:
@@ -112,6 +132,45 @@ def test_a_query_in_debeziums_form_ends_after_a_rewind_of_its_database(tmp_path:
     assert [note for _, note in target.notes()] == ["a", "b", "dead"]
     target.advance(schemaEvolution="ignore")
     assert target.ops()[-2:] == ["t", "r"]
+
+
+@pytest.mark.parametrize(("columns", "kept"), [("after", [8]), ("before_after", [8]), ("debezium", [1, 2])])
+def test_rows_that_ddl_rewrote_replace_all_earlier_ones_in_a_form_that_has_them(
+    tmp_path: Path, columns: str, kept: list[int]
+) -> None:
+    """They can have other keys (`ALTER COLUMN ... USING`), and no row is deleted."""
+    begin = RewriteBoundary(groups.position(300), Lsn(290), groups.DATABASE, Xid(700), ACCOUNT, begin=True)
+    batch = groups.batch(300, [8], "a", ACCOUNT)
+    index = batch.rows.schema.get_field_index("_op")
+    rows = batch.rows.set_column(index, batch.rows.schema.field(index), pa.array(["r"]))
+    rewritten: list[GroupItem] = [
+        begin,
+        replace(batch, given=rows),
+        replace(begin, position=groups.position(300, 9), begin=False),
+    ]
+    state = made(tmp_path, *copy(200, 1, ["a", "b"]), groups.group(300, rewritten))
+    target = KeptTarget(state, "account", columns)
+    target.advance()
+    assert [key for key, _ in target.notes()] == kept
+
+
+@pytest.mark.parametrize(("name", "ops"), [("other", []), ("shop", ["t", "i"])])
+def test_a_table_of_a_later_database_is_that_of_a_running_query_if_the_database_has_the_same_name(
+    tmp_path: Path, name: str, ops: list[str]
+) -> None:
+    state, later = made(tmp_path, groups.insert(100, ACCOUNT, "a")), Oid(5)
+    name_databases(state, {groups.DATABASE: "shop"})
+    source = OutboxSource({"state": str(state), "table": "account", "reader": "running"})
+    reader = source.streamReader(source.schema())
+    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    name_databases(state, {groups.DATABASE: "shop", later: name})
+    other = groups.text_relation("note", oid=16999)
+    (batch,) = groups.insert(300, other, "b").items
+    assert isinstance(batch, ChangeBatch)
+    created = replace(groups.schema_event(200, other), database=later)
+    feed(state, [groups.group(200, [created]), groups.group(300, [replace(batch, database=later)])])
+    parts = reader.partitions(at, reader.latestOffset(at, ReadAllAvailable()))
+    assert [op for part in parts for found in reader.read(part) for op in found.column("_op").to_pylist()] == ops
 
 
 def test_the_row_before_a_copy_has_its_position_and_no_transaction(tmp_path: Path) -> None:
@@ -187,6 +246,15 @@ def test_a_reader_that_starts_at_a_time_has_all_of_a_transaction_in_several_grou
 def test_a_reader_that_starts_at_a_time_after_the_last_commit_has_a_copy_since_then(tmp_path: Path) -> None:
     state = made(tmp_path, groups.insert(100, ACCOUNT, "gone"), *copy(200, 1, ["a"]))
     assert notes(state, "after", startingPosition="1970-01-01T00:00:00.000300Z") == ["a"]
+
+
+def test_a_reader_that_starts_at_a_later_time_has_nothing_of_a_copy_whose_begin_was_trimmed(tmp_path: Path) -> None:
+    state = made(tmp_path, *copy(200, 1, ["a", "b"]))
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        outbox.register("first")
+        outbox.confirm("first", OutboxSequence(2), OutboxSequence(2))
+    feed(state, copy(220, 2, [])[-1:])  # trims what is confirmed
+    assert notes(state, "after", startingPosition="1970-01-01T00:00:00.000300Z") == []
 
 
 def test_a_batch_query_is_refused_where_changes_are_missing_unless_it_ignores_them(tmp_path: Path) -> None:

@@ -438,6 +438,17 @@ def test_a_table_of_a_database_that_was_created_again_has_the_rows_of_both(tmp_p
     assert [row["note"] for row in read_all(state, "account")] == ["x", "x"]
 
 
+def test_partitions_of_another_table_with_the_same_oid_in_another_database_are_left_out(tmp_path: Path) -> None:
+    """A database that was copied from another one has its OIDs."""
+    root = replace(groups.text_relation("note", name="parts"), kind="p")
+    part = replace(groups.text_relation("note", name="low", oid=16390), partition_of=root.oid)
+    (batch,) = groups.insert(200, part, "x").items
+    assert isinstance(batch, ChangeBatch)
+    copied = groups.group(300, [replace(batch, database=Oid(5))])
+    state = made(tmp_path, [groups.group(100, [groups.schema_event(100, root)]), groups.group(200, [batch]), copied])
+    assert [row["_op"] for row in read_all(state, "parts")] == ["t", "i"]
+
+
 def test_a_table_in_two_databases_is_refused(tmp_path: Path) -> None:
     first = groups.insert(100, groups.text_relation("note"), "x")
     (item,) = first.items

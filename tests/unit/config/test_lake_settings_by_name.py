@@ -46,4 +46,5 @@ def test_kept_names_are_no_part_of_the_value() -> None:
     asked, other = LakeConfig(CONFIG.tables), LakeConfig(CONFIG.tables)
     asked.settings_of("app.t")
     assert (asked, repr(asked), hash(asked)) == (other, repr(other), hash(other))
+    assert pickle.dumps(asked) == pickle.dumps(other)
     assert pickle.loads(pickle.dumps(asked)) == other

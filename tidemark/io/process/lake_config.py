@@ -111,6 +111,10 @@ class LakeConfig:
             self._settings[qualified_name] = found
         return found
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields alone: each task of an executor has the configuration, and threads add names meanwhile."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     @cached_property
     def _settings(self) -> dict[str, LakeTableConfig]:
         return {}

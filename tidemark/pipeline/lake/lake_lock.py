@@ -155,7 +155,8 @@ class LakeLock:
             with _locking(self._path):
                 lock_file(self._descriptor)
         except BlockingIOError:
-            holder = _holder(self._descriptor)
+            with _locking(self._path):
+                holder = _holder(self._descriptor)
             if holder is None and self.beside is not None:  # another one takes the lock at this moment
                 return self.beside
             if holder is not None and self._pipeline.is_beside(holder):

@@ -5,7 +5,7 @@ name: rows from before a rename, and of a table that was created again, are rows
 name now, the one that had it before is the table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tidemark.model.mapping import TypeMapping
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
 from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state.values import Beginning
 
 RelationKey = tuple[Oid, Oid]
 """A relation by the OIDs of its database and its own."""
@@ -63,6 +64,7 @@ class QueryTable:
     """The table of a query, as it was when the query was loaded."""
 
     patterns: tuple[str, ...]
+    databases: frozenset[str]
     members: frozenset[RelationKey]
     described_by: RelationKey  # the relation whose columns these are
     names: tuple[str, ...]  # several if the patterns match several tables
@@ -90,10 +92,17 @@ class QueryTable:
         """Return whether a relation is a partition of a relation of the table, under its own name."""
         return (database, relation.partition_of) in self.members
 
-    def contains(self, database: Oid, relation: Relation) -> bool:
-        """Return whether the rows of a relation belong to the table."""
-        named = {(database, oid) for oid in (relation.oid, relation.partition_of)} & self.members
-        return bool(named) or matches(relation.qualified_name, self.patterns)
+    def contains(self, database: Oid, relation: Relation, beginning: Callable[[], Beginning | None]) -> bool:
+        """Return whether the rows of a relation belong to the table; `beginning` names the databases."""
+        if not self.members.isdisjoint((database, oid) for oid in (relation.oid, relation.partition_of)):
+            return True
+        return matches(relation.qualified_name, self.patterns) and self._is_in(database, beginning())
+
+    def _is_in(self, database: Oid, beginning: Beginning | None) -> bool:
+        """Return whether a database is that of the table, or was created again under its name."""
+        if any(database == known for known, _ in self.members):
+            return True
+        return beginning is not None and beginning.databases.get(database) in self.databases
 
     def differences(self, relation: Relation, names: frozenset[str] | None = None) -> list[str]:
         """Return the differences of a version from the query, as text; with `names` only those of these columns."""
@@ -139,13 +148,13 @@ def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str]
     names = sorted({databases.get(database, str(database)) for database, _ in found})
     if len(names) > 1:  # NB: a database that was created again is another one of the same name
         raise UnknownTable(f"table {text!r} exists in the databases {', '.join(names)}", hint="capture them separately")
-    parents = {relation.oid for _, relation in found.values()}
-    members = {key for key, (_, relation) in newest.items() if relation.partition_of in parents} | found.keys()
+    partitions = {key for key, (_, relation) in newest.items() if (key[0], relation.partition_of) in found}
     latest = {relation.qualified_name: relation for _, relation in sorted(found.values(), key=lambda known: known[0])}
     described_by, (_, relation) = max(found.items(), key=lambda one: one[1][0])
     table = QueryTable(
         patterns,
-        frozenset(members),
+        frozenset(names),
+        frozenset(partitions | found.keys()),
         described_by,
         tuple(sorted(latest)),
         any(one.kind == ROUTED_KIND and not one.has_partition_rows for _, one in found.values()),

@@ -12,6 +12,9 @@ from tidemark.model.change import (
     ChangeBatch,
     GroupItem,
     LogicalMessage,
+    PartitionChange,
+    PartitionEvent,
+    RewriteBoundary,
     SchemaChange,
     SchemaEffect,
     SchemaEvent,
@@ -20,6 +23,7 @@ from tidemark.model.change import (
 from tidemark.model.emptied import dropped_partition, emptying
 from tidemark.model.message_prefix import REWIND_PREFIX
 from tidemark.model.position import Sequence
+from tidemark.model.relation import Relation
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.row_form import RowForm
@@ -29,7 +33,7 @@ from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
 RECORD_ALIGNMENT = 8  # MAXALIGN of every supported server
 BATCH_ROWS = 65_536  # rows of small values are joined up to this number
 # Values of these kinds have a row of the query, or may have one: only some of the latter remove earlier rows.
-_WITH_ROWS = (ValueKind.BATCH, ValueKind.TRUNCATION, ValueKind.COPY, ValueKind.SCHEMA, ValueKind.PARTITION)
+_WITH_ROWS = frozenset(ValueKind) - {ValueKind.MESSAGE, ValueKind.TRANSACTIONS}
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,9 @@ class RowContents:
         if header.kind is ValueKind.SCHEMA:
             event = _item(outbox, header)
             assert isinstance(event, SchemaEvent), header.kind
-            return self._missing(event, header.sequence)
+            return self._missing(outbox, event, header.sequence)
+        if header.kind is ValueKind.REWRITE and not self.form.is_complete and self._contains(outbox, header):
+            return self._unseen_partition(outbox, header)
         if header.kind is ValueKind.MESSAGE and not self.form.is_complete and _is_of_capture(header):
             message = _item(outbox, header)
             assert isinstance(message, LogicalMessage), header.kind
@@ -85,14 +91,27 @@ class RowContents:
                 return f"changes of {names} before value {header.sequence} of the outbox were given up (cdcctl rewind)"
         return None
 
-    def _missing(self, event: SchemaEvent, sequence: Sequence) -> str | None:
+    def _missing(self, outbox: OutboxPort, event: SchemaEvent, sequence: Sequence) -> str | None:
         if event.capture is CaptureChange.ENDS:
             relation = event.before
         else:
             relation = event.after if self._lacks_rows(event) else None
-        if relation is None or not self.form.table.contains(event.database, relation):
+        if relation is None or not self.form.table.contains(event.database, relation, outbox.beginning):
             return None
-        return f"changes of {relation.qualified_name} are missing from value {sequence} of the outbox on"
+        return _missing_from(relation, sequence)
+
+    def _unseen_partition(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
+        """Return the gap if the rewritten rows are all that the stream has of a partition that is logged again."""
+        boundary = _item(outbox, header)
+        assert isinstance(boundary, RewriteBoundary), header.kind
+        if not boundary.begin or header.sequence == header.group_first:
+            return None
+        (value,) = outbox.read(Sequence(header.sequence - 2), Sequence(header.sequence - 1))
+        match value.item():
+            case PartitionEvent(change=PartitionChange.CREATE, partition=made) if made.oid == boundary.partition:
+                return _missing_from(boundary.relation, header.sequence)
+            case _:
+                return None
 
     def read(self, outbox: OutboxPort, after: Sequence, upto: Sequence) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (after, upto], those of small values together."""
@@ -124,6 +143,8 @@ class RowContents:
                 return None  # the earlier rows are better than none
             if item.before is not None and self.form.table.has_partition(item.database, item.before):
                 return dropped_partition(item)
+        if isinstance(item, RewriteBoundary) and not self.form.is_complete:
+            return None  # as above
         return emptying(item)
 
     def _lacks_rows(self, event: SchemaEvent) -> bool:
@@ -136,13 +157,19 @@ class RowContents:
         if version == NO_SCHEMA_VERSION:
             return False
         if version not in self._is_member:
-            self._is_member[version] = self.form.table.contains(header.database, outbox.relation(version))
+            self._is_member[version] = self.form.table.contains(
+                header.database, outbox.relation(version), outbox.beginning
+            )
         return self._is_member[version]
 
 
 def _item(outbox: OutboxPort, header: ValueHeader) -> GroupItem:
     (value,) = outbox.read(Sequence(header.sequence - 1), header.sequence)
     return value.item()
+
+
+def _missing_from(relation: Relation, sequence: Sequence) -> str:
+    return f"changes of {relation.qualified_name} are missing from value {sequence} of the outbox on"
 
 
 def _is_of_capture(message: ValueHeader) -> bool:

@@ -50,6 +50,8 @@ class StartingPosition:
                     )
                 return before
             before = end.sequence
+        if before == trimmed > 0:
+            return head  # NB: a copy whose begin was trimmed may follow
         return before if isinstance(self.reached, CommitTime) else head
 
     def _is_reached(self, end: ValueHeader) -> bool:

@@ -35,7 +35,7 @@ class ValueContents:
             return True
         if header.schema_version == NO_SCHEMA_VERSION:
             return False
-        return self.table.contains(header.database, outbox.relation(header.schema_version))
+        return self.table.contains(header.database, outbox.relation(header.schema_version), outbox.beginning)
 
     def misfit(self, outbox: OutboxPort, header: ValueHeader) -> str | None:  # noqa: ARG002 - of the protocol
         """Return None: bytes have no columns."""
