@@ -8,7 +8,6 @@ from tidemark.decode.catalog.layout import PG_CLASS, CatalogId
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.redo import (
     CatalogDiverged,
-    RowDeleted,
     RowInserted,
     RowOverwritten,
     SeedOvertaken,
@@ -152,6 +151,31 @@ class CatalogStore:
                 raise
         return False
 
+    def redo_rows(self, rows: Sequence[CatalogRow], xid: Xid, top_xid: Xid) -> int:
+        """Apply inserted and deleted rows of `xid`, a part of `top_xid`.
+
+        Return how many were applied: the next one needs `redo` with its record, in a seed, during a rewrite of a
+        catalog, and for an error.
+        """
+        changes = self.open.get(top_xid)
+        if changes is None or changes.pending or self.seeding:
+            return 0
+        self._enter(xid, top_xid)
+        count = 0
+        for _record, _xid, file, place, packed in rows:
+            tid = Tid(place)
+            heap = None if file is None else self.files.get(file)
+            if heap is None or not (heap.layout.fits(packed) if packed else tid in heap.rows):
+                break
+            self._change_row(changes, heap, tid, packed or None, xid)
+            if packed and heap.layout.catalog is PG_CLASS:
+                self.files.check_relation(changes, packed, xid)
+            count += 1
+            if changes.pending:  # that row began the rewrite of a catalog
+                break
+        self._count(count > 0)
+        return count
+
     def _apply_rows(self, record: Record, top_xid: Xid) -> bool:
         block = record.blocks[0]
         heap = self.files.get(block.locator)
@@ -220,53 +244,23 @@ class CatalogStore:
             changes = self._enter(record.xid, top_xid)
             if heap.file in changes.pending:
                 changes.views[heap.layout.catalog.oid] = heap
-            packed = change.packed if isinstance(change, RowInserted) else heap.known_bytes(change.tid)
-            if packed and heap.layout.fits(packed):
-                changes.record(subject_of(heap, packed))
-            if isinstance(change, RowInserted):
-                heap.insert(change.tid, change.packed, record.xid)
-                # NB: not for an update: the row of a transient heap is updated when the files are swapped.
-                if heap.layout.catalog is PG_CLASS and record.info & OPCODE_MASK == INSERT:
-                    self.files.check_relation(changes, change.packed, record.xid)
-            elif isinstance(change, RowDeleted):
-                heap.deleter[change.tid] = record.xid
-            self.marks.add(record.xid, heap, change.tid)
+            packed = change.packed if isinstance(change, RowInserted) else None
+            self._change_row(changes, heap, change.tid, packed, record.xid)
+            # NB: not for an update: the row of a transient heap is updated when the files are swapped.
+            if packed is not None and heap.layout.catalog is PG_CLASS and record.info & OPCODE_MASK == INSERT:
+                self.files.check_relation(changes, packed, record.xid)
         return changed
 
-    def redo_rows(self, rows: Sequence[CatalogRow], xid: Xid, top_xid: Xid) -> int:
-        """Apply inserted and deleted rows of `xid`, a part of `top_xid`.
-
-        Return how many were applied: the next one needs `redo` with its record, in a seed, during a rewrite of a
-        catalog, and for an error.
-        """
-        changes = self.open.get(top_xid)
-        if changes is None or changes.pending or self.seeding:
-            return 0
-        self._enter(xid, top_xid)
-        marks = self.marks.rows_of(xid)
-        count = 0
-        for _record, _xid, file, place, packed in rows:
-            tid = Tid(place)
-            heap = None if file is None else self.files.get(file)
-            if heap is None:
-                break
-            described = packed or heap.rows.find(tid)
-            if described is None or (packed and not heap.layout.fits(packed)):
-                break
-            if described:
-                changes.record(subject_of(heap, described))
-            if packed:
-                heap.insert(tid, packed, xid)
-                if heap.layout.catalog is PG_CLASS:
-                    self.files.check_relation(changes, packed, xid)
-            else:
-                heap.deleter[tid] = xid
-            marks.append((heap, tid))
-            count += 1
-            if changes.pending:  # that row began the rewrite of a catalog
-                break
-        self._count(count > 0)
-        return count
+    def _change_row(self, changes: OpenChanges, heap: CatalogHeap, tid: Tid, packed: bytes | None, xid: Xid) -> None:
+        """Insert the row at `tid`, or, with None, delete it, for the time after the commit of `xid`."""
+        described = heap.known_bytes(tid) if packed is None else packed
+        if described and heap.layout.fits(described):
+            changes.record(subject_of(heap, described))
+        if packed is None:
+            heap.deleter[tid] = xid
+        else:
+            heap.insert(tid, packed, xid)
+        self.marks.add(xid, heap, tid)
 
     def _enter(self, xid: Xid, top_xid: Xid) -> OpenChanges:
         if xid != top_xid:

@@ -117,10 +117,6 @@ class Marks:
             del self.updaters[next(iter(self.updaters))]
         self.updaters[multixact] = updater
 
-    def rows_of(self, xid: Xid) -> list[tuple[CatalogHeap, Tid]]:
-        """Return the marked rows of `xid`, for `add`ing more."""
-        return self._rows.setdefault(xid, [])
-
     def commit(self, xid: Xid) -> None:
         """Apply the commit of `xid` to its marks."""
         if self.seeding:

@@ -49,10 +49,10 @@ from tidemark.wal.rmgr import (
 from tidemark.wal.versions import RMGRS, WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
-_WITH_ROWS = frozenset({RM_HEAP, RM_HEAP2})
 DecodedRun = Decoded | CommittedRun
 WriteJournal = Callable[[Record | RawRecord], None]
 OnMarker = Callable[[Lsn, bytes], bool]  # called for each message with our prefix; true halts decoding after it
+_WITH_ROWS = frozenset({RM_HEAP, RM_HEAP2})
 
 
 class WalLevelLowered(NodeUnfit):
