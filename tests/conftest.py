@@ -12,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.processes.forking import forked_programs
 from tests.support.processes.jvm import jvm_options
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.postgres import new_cluster as make_cluster
@@ -110,6 +111,13 @@ class NewCluster(Protocol):
 
     def __call__(self, major: int = 15, /, **settings: str | int) -> Cluster:
         """Create a cluster of `major` with settings of postgresql.conf."""
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """Start Tidemark's programs by forks: for modules that start many, or check what a program reports."""
+    with forked_programs():
+        yield
 
 
 @pytest.fixture(scope="session")
