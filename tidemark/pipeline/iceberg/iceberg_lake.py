@@ -23,7 +23,7 @@ from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat, IcebergTable
 from tidemark.pipeline.iceberg.positions import CatalogPositions, snapshot_of
-from tidemark.pipeline.iceberg.snapshot_summary import APP
+from tidemark.pipeline.iceberg.snapshot_summary import APP, IcebergTableChanged
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.lake_kind import has_catalog
@@ -111,7 +111,11 @@ class IcebergLake:
     def _write_table(self, of: TableId, items: Sequence[Delivered]) -> tuple[TablePosition, IcebergTable]:
         relation = latest_relation(items)
         log = self._log(of, table_app(self._identity.capture, of, LOG), relation.qualified_name)
-        table = _reopening(lambda: ChangeLog(self._shapes, log).apply(items))
+        try:
+            table = _reopening(lambda: ChangeLog(self._shapes, log).apply(items))
+        except IcebergTableChanged as error:
+            error.of = of
+            raise
         last = items[-1].item
         state = TableState.LIVE
         if table.applied.copy_sequence:

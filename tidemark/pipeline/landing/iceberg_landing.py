@@ -12,6 +12,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.positions import CatalogPositions
+from tidemark.pipeline.iceberg.snapshot_summary import IcebergTableChanged
 from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.landing import LandingParts
@@ -48,8 +49,14 @@ class IcebergLanding:
 
     def land(self, feed: Feed) -> None:
         """Write a portion to the logs of its tables, and confirm it."""
-        with self._progress.metrics.in_stage(BatchStage.WRITE):
-            self._lake.apply(feed.lake_batch)
+        try:
+            with self._progress.metrics.in_stage(BatchStage.WRITE):
+                self._lake.apply(feed.lake_batch)
+        except IcebergTableChanged as error:
+            known = None if error.of is None else self._lake.positions.tables.get(error.of)
+            if known is not None:
+                self._progress.record_changed_log(known, str(error), error.hint)
+            raise
         with self._progress.metrics.in_stage(BatchStage.CONFIRM):
             self.confirm()
 
