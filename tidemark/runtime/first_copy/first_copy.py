@@ -85,7 +85,7 @@ class CopyConflicts(NodeUnfit):
 class TableUnreadable(NodeUnfit):
     """A table whose rows the node itself cannot return, at any attempt."""
 
-    hint = "see the log of the node; correct the row, exclude the table, or set copy.enabled = false"
+    hint = "see the log of the node; correct the row, or exclude the table"
 
 
 @dataclass(frozen=True, slots=True)
