@@ -23,11 +23,10 @@ from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.leaving import LeavingFolder
 from tidemark.pipeline.lake.positions import TableId, TablePosition
-from tidemark.pipeline.landing.folder_removal import checked_folder, delete_files
+from tidemark.pipeline.landing.folder_removal import LEAVING_MAX, checked_folder, delete_files
 from tidemark.pipeline.sinks.sinks import Lake
 
 OFFER_S = 60.0  # between two searches for due tables: all dropped tables are looked at
-LEAVING_MAX = 64  # folders that `_positions` names at a time
 
 
 @dataclass(slots=True)

@@ -4,24 +4,27 @@ A folder with anything that another writer made is refused; of one to which anot
 left. The commits of a table are deleted after its data files, so that such a commit is seen until the end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 from tidemark.io.host.failpoints import passed
 from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.delta_log.commits import has_commit
-from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged
+from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged, TableStopped
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.faults import LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, table_app
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.leaving import LeavingFolder
-from tidemark.pipeline.lake.positions import TablePosition
+from tidemark.pipeline.lake.positions import Positions, TablePosition
 from tidemark.pipeline.sinks.replica import UNKEYED
 from tidemark.pipeline.sinks.waiting import FOLDER as WAITING
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.stores import store_of
 
+LEAVING_MAX = 64  # folders that `_positions` names at a time
+FILES_MAX = 1000  # that a command deletes between two looks for commits of others
 OWN = frozenset({LOG, REPLICA, f"{REPLICA}-{UNKEYED}", *(f"{name}-{WAITING}" for name in (LOG, REPLICA))})
 
 
@@ -48,6 +51,43 @@ def _checked_version(uri: str, app: str, entry: LakeEntry) -> int:
     if not store.folders(uri) and not _files(store, uri):
         return NO_VERSION
     return LakeTable(uri, app, entry.recorded).version
+
+
+@dataclass(slots=True)
+class Removed:
+    """The folders of tables that were removed, and why others were kept."""
+
+    removed: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+def remove_tables(root: str, positions: Positions, capture: str, folders: Sequence[str]) -> Removed:
+    """Remove dropped tables from a lake that no pipeline writes meanwhile, and folders of interrupted removals."""
+    result, tables = Removed(), {table.folder: table for table in positions.recorded.values()}
+    for part in range(0, max(1, len(folders)), LEAVING_MAX):
+        for folder in folders[part : part + LEAVING_MAX]:
+            try:
+                _begin(root, positions, capture, tables.get(folder))
+            except (TableDiverged, TableStopped) as error:
+                result.kept[folder] = str(error)
+        positions.check_present()
+        positions.write(positions.outbox, [], positions.applied)
+        for leaving in positions.deletable:
+            try:
+                while not delete_files(root, leaving, FILES_MAX):
+                    pass
+                result.removed.append(leaving.folder)
+            except TableDiverged as error:
+                result.kept[leaving.folder] = str(error)
+            positions.end_removal(leaving.folder)
+        positions.write(positions.outbox, [], positions.applied)
+    return result
+
+
+def _begin(root: str, positions: Positions, capture: str, table: TablePosition | None) -> None:
+    if table is None or not table.is_at_rest:
+        raise TableStopped("it is not dropped, or its log or replica lacks changes")
+    positions.begin_removal(table, checked_folder(root, capture, table))
 
 
 def delete_files(root: str, leaving: LeavingFolder, most: int) -> bool:
