@@ -45,7 +45,7 @@ def each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropped_tables, "OFFER_S", 0.0)
 
 
-class KillAt:
+class KillAtNth:
     """Raises `Crash` at the nth time of a failpoint, and at every failpoint after it."""
 
     def __init__(self, point: Enum, nth: int = 1) -> None:
@@ -217,7 +217,7 @@ def test_a_kill_during_a_removal_is_completed_by_the_next_run(
     monkeypatch.setattr(LocalStore, "deletes_at_once", 1)
     lake = lake_of(tmp_path, 2)
     folders = folders_of(lake)
-    arm(KillAt(point, nth))
+    arm(KillAtNth(point, nth))
     try:
         Removing(lake).run()
     except Crash:
