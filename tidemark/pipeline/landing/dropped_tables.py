@@ -27,6 +27,7 @@ from tidemark.pipeline.landing.folder_removal import LEAVING_MAX, checked_folder
 from tidemark.pipeline.sinks.sinks import Lake
 
 OFFER_S = 60.0  # between two searches for due tables: all dropped tables are looked at
+RECORDED_AT_ONCE = 32  # results
 
 
 @dataclass(slots=True)
@@ -87,8 +88,13 @@ class DroppedTables:
                 yield table
 
     def record(self, lake: Lake) -> bool:
-        """Let the next write of `_positions` record the results so far; return whether there are some."""
+        """Let the next write of `_positions` record the results; return whether there are some.
+
+        While there is more work, it waits for results of several tables, as each record is a commit.
+        """
         with self._lock:
+            if self.has_work and len(self._results.checked) + len(self._results.gone) < RECORDED_AT_ONCE:
+                return False
             results, self._results = self._results, RemovalResults()
         for table, leaving in results.checked:
             lake.begin_removal(table, leaving)

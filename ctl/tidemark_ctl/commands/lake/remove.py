@@ -11,7 +11,7 @@ from tidemark_ctl.options import config_option, json_option, lake_option, reader
 @state_option
 @config_option
 @reader_option
-@click.argument("tables", nargs=-1)
+@click.argument("tables", nargs=-1, metavar="[TABLE...]")
 @click.option("--all", "every", is_flag=True, help="All dropped tables of which the time of the DROP is known.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
@@ -19,7 +19,7 @@ from tidemark_ctl.options import config_option, json_option, lake_option, reader
 def remove() -> None:
     """Remove dropped tables from a lake, with their data.
 
-    TABLES are names (schema.table or database.schema.table, case-sensitive) or folders below LAKE. Only dropped tables
-    are removed, not those that have their names now. The command lists them and asks for confirmation. A table is kept
-    if another program has changed it. Stop the pipeline first; `dropped_keep_days` removes tables beside it.
+    TABLE is the last name of dropped tables (schema.table or database.schema.table, case-sensitive), or the folder of
+    one below LAKE. A table that exists is not removed. The command lists the tables and asks for confirmation. A table
+    is kept if another program has changed it. Stop the pipeline first; `dropped_keep_days` removes tables beside it.
     """
