@@ -87,6 +87,7 @@ class CatalogPositions:
     def __init__(self, root: str, catalog: SqlCatalog, identity: Identity) -> None:
         self._catalog = catalog
         self.tables: Mapping[TableId, TablePosition] = {}
+        self.settled: Mapping[TableId, TablePosition] = {}  # none: a write concerns the rows that changed
         self._where = f"the catalog of {root}"
         with translated(self._where):
             catalog.create_namespace_if_not_exists(NAMESPACE)

@@ -1,12 +1,13 @@
 """The positions table: the applied position of every table of the lake, and the start of a new checkpoint.
 
 It is written last in every batch, so it never claims more than the tables contain. Each table has one row, with its
-present name, its folder and the matching versions of log and replica. The messages of each database have one row, with
-relation 0. The row of database 0 covers the whole lake: everything up to it is in the lake, also for tables without
-changes. The commit contains this position as application transactions.
+present name, its folder and the matching versions of log and replica. Rows of dropped tables are settled: they are in
+files that a batch does not write again (`position_files`), and the stream does not look at them either. The messages of
+each database have one row, with relation 0. The row of database 0 covers the whole lake: everything up to it is in the
+lake, also for tables without changes. The commit contains this position as application transactions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from enum import Enum
@@ -27,6 +28,7 @@ from tidemark.pipeline.lake.faults import (
     FAULT,
     POSITION,
     UNTOUCHED,
+    FaultKind,
     LakeEntry,
     LogBreak,
     break_columns,
@@ -37,6 +39,7 @@ from tidemark.pipeline.lake.faults import (
     target_columns,
 )
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.position_files import SETTLED_AT_ONCE, PositionFiles, found_files, paths_and_sizes
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.storage.stores import store_of
@@ -123,6 +126,13 @@ class TablePosition:
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     @property
+    def is_at_rest(self) -> bool:
+        """Return whether the table was dropped, and log and replica contain everything: its row does not change."""
+        faults = (self.log.fault, self.replica.fault)
+        is_complete = all(fault is None or fault.kind is FaultKind.EXCLUDED for fault in faults)
+        return self.state is TableState.DROPPED and is_complete
+
+    @property
     def log_version(self) -> int:
         """Return the version of the log; -1 if it does not exist."""
         return self.log.recorded.version
@@ -200,20 +210,54 @@ class Positions:
         self._table = writable_table(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self._table_rows = _TableRows(self._owner)
-        self.tables: dict[TableId, TablePosition] = {}
+        self._files: PositionFiles | None = None  # None: not known, so that the next write replaces all
+        self.tables: dict[TableId, TablePosition] = {}  # that are not settled
+        self.settled: dict[TableId, TablePosition] = {}
+        self._folders: dict[str, TableId] = {}  # of the settled tables
+        self._at_rest: set[TableId] = set()  # tables that become settled once there are some
+        self._recalled: set[TableId] = set()  # since the last write
         self.outbox = ""
         self.foreign_change = ""  # to the positions table, since the last commit of Tidemark
         self.newest_commit_us = NO_COMMIT_TIME  # of all transactions in the lake
         self.events_after: Position | None = None  # `_events` has all later events; None: it is not written
         for row in self._rows():
-            self.outbox = str(row["outbox"])
             if row["database"] != INVALID_OID:
                 table = _parse(row)
                 self.tables[table.database, table.relation] = table
                 continue
             time_us, after = row.get("commit_time_us"), row.get("events_after")
+            self.outbox = str(row["outbox"])
             self.newest_commit_us = time_us if isinstance(time_us, int) else NO_COMMIT_TIME
             self.events_after = parse_position(after) if isinstance(after, dict) else None
+        self._at_rest.update(of for of, table in self.tables.items() if table.is_at_rest)
+        self._files = self._found_files()
+        for file in self._files.settled if self._files is not None else ():
+            self._settle(file.tables)
+
+    @property
+    def recorded(self) -> dict[TableId, TablePosition]:
+        """Return all tables, also the settled ones."""
+        return {**self.settled, **self.tables}
+
+    def recall(self, tables: Iterable[TableId]) -> None:
+        """Let batches look at those of `tables` again that are settled: they have changes, or were maintained."""
+        found = {of: self.settled.pop(of) for of in tables if of in self.settled}
+        for known in found.values():
+            del self._folders[known.folder]
+        if found:
+            self.tables = {**self.tables, **found}
+            self._recalled.update(found)
+            self._at_rest.update(found)
+
+    def settled_in(self, folder: str) -> TableId | None:
+        """Return the settled table of a folder."""
+        return self._folders.get(folder)
+
+    def _settle(self, tables: Iterable[TableId]) -> None:
+        for of in tables:
+            known = self.settled[of] = self.tables.pop(of)
+            self._folders[known.folder] = of
+            self._at_rest.discard(of)
 
     @property
     def applied(self) -> Applied:
@@ -237,28 +281,49 @@ class Positions:
         if self._table.access != store_of(self._uri).access():
             self._reopen()
 
-    def write(self, outbox: str, touched: Iterable[TablePosition], applied: Applied) -> None:
-        """Record the positions of the `touched` tables, and `applied` as the position of the whole lake."""
-        self._renew()
-        tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
-        self._overwrite(self._rows_of(outbox, tables, applied), applied)
-        self.tables, self.outbox = tables, outbox
+    def write(self, outbox: str, touched: Iterable[TablePosition], applied: Applied) -> Collection[TablePosition]:
+        """Record the positions of the `touched` tables, and `applied` as the position of the whole lake.
 
-    def _overwrite(self, rows: pa.Table, applied: Applied) -> None:
+        Return the tables that become settled.
+        """
+        self._renew()
+        changed = {(table.database, table.relation): table for table in touched}
         for reopened in range(REOPENED_MAX + 1):
             try:
                 self._make()
-                self._table.overwrite(rows, applied)
-            except (TableMoved, TableDiverged):  # NB: each commit contains all rows and so undoes a foreign change
+                return self._overwrite(outbox, changed, applied)
+            except (TableMoved, TableDiverged):
                 if reopened == REOPENED_MAX:
                     raise
                 self._reopen()
-            else:
-                return
+        raise AssertionError  # the last attempt raises
 
-    def _rows_of(self, outbox: str, tables: Mapping[TableId, TablePosition], applied: Applied) -> pa.Table:
-        whole = self._row_of_lake(outbox, applied)
-        return pa.concat_tables([whole, self._table_rows.of(outbox, tables)]).combine_chunks()
+    def _overwrite(
+        self, outbox: str, changed: Mapping[TableId, TablePosition], applied: Applied
+    ) -> Collection[TablePosition]:
+        files = self._files if self._files is not None and self._files.version == self._table.version else None
+        if files is None:  # NB: another writer changed the table, or may have: writing all rows again undoes it
+            self.recall(list(self.settled))
+        tables = {**self.tables, **changed}
+        at_rest = self._at_rest.difference(changed).union(of for of, table in changed.items() if table.is_at_rest)
+        settling = at_rest if files is not None and len(at_rest) >= SETTLED_AT_ONCE else set()
+        stays = {of: table for of, table in tables.items() if of not in settling} if settling else tables
+        rows = pa.concat_tables([self._row_of_lake(outbox, applied), self._table_rows.of(outbox, stays)])
+        if files is None:
+            self._table.overwrite(rows.combine_chunks(), applied)
+            self._files = PositionFiles(self._table.version, paths_and_sizes(self._table))
+        else:
+            known = {**self.settled, **tables} if settling or self._recalled else {}
+
+            def rows_of(some: Iterable[TableId]) -> pa.Table:
+                return _as_rows([{**known[of].row(), **self._owner, "outbox": outbox} for of in some])
+
+            self._files = files.write(
+                self._table, rows.combine_chunks(), rows_of, applied, added=settling, left=self._recalled
+            )
+        self.tables, self.outbox, self._at_rest, self._recalled = tables, outbox, at_rest, set()
+        self._settle(list(settling))
+        return [self.settled[of] for of in settling]
 
     def _row_of_lake(self, outbox: str, applied: Applied) -> pa.Table:
         lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
@@ -286,6 +351,13 @@ class Positions:
         with table.reading():
             applied: list[dict[str, object]] = table.scan().read_all().to_pylist()
         return applied
+
+    def _found_files(self) -> PositionFiles | None:
+        """Return the files of the table; None if the next write has to replace all of them."""
+        if not self._table.exists or self.foreign_change or not self._table.has_columns_of(SCHEMA.empty_table()):
+            return None
+        with self._table.reading():
+            return found_files(self._table, self._at_rest)
 
     def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
         owner = self._owner

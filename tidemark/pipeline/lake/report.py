@@ -74,7 +74,7 @@ class OpenedLake:
         self.capture, self.system_identifier = str(row["capture"]), str(row["system_identifier"])
         identity = Identity(self.capture, SystemIdentifier(int(self.system_identifier)), "", 0, 0, 0)
         self.positions = Positions(self.root, identity)
-        self.tables = sorted(self.positions.tables.values(), key=lambda table: table.folder)
+        self.tables = sorted(self.positions.recorded.values(), key=lambda table: table.folder)
 
     def deltas(self, table: TablePosition) -> list[LakeDelta]:
         """Return the Delta tables of a table."""

@@ -97,7 +97,7 @@ class DeltaLanding:
         """Let a resumed table, or a deferred replica, catch up by one slice; return whether there was one."""
         lake = self._lake
         before = lake.positions.tables
-        is_resumed = self._paused.resume(lake, lambda: self._progress.record_tables(lake.positions.tables))
+        is_resumed = self._paused.resume(lake, lambda: self._record_tables(lake))
         if not is_resumed and not (merges and self._deferred.merge(lake, all_of_them=is_end)):
             return False
         report_changes(self._log, before, lake.positions.tables)
@@ -139,12 +139,16 @@ class DeltaLanding:
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
             self._log.warning("another writer changed the positions table; ignoring its change", change=change)
-        self._progress.record_tables(lake.positions.tables)
+        self._record_tables(lake)
         self._has_resumed = False
         return lake
 
+    def _record_tables(self, lake: Lake) -> None:
+        self._progress.record_tables(lake.positions.tables, len(lake.positions.settled))
+
     def _report_written(self) -> None:
         self._maintenance.report(self._lake.written, self._lake.upkeep)
+        self._maintenance.finish(self._lake.take_finished())
 
     def _take_maintenance(self) -> bool:
         results = self._maintenance.take_results()

@@ -83,8 +83,13 @@ class PipelineProgress:
         self._reported_at_s = float("-inf")
         self._overview = TableOverview()
 
-    def landed(self, feed: Feed, tables: Tables, head: Sequence, head_lsn: Lsn, seconds: float) -> None:
-        """Record that a batch is in the lake; `head_lsn` is the newest commit in the outbox."""
+    def landed(
+        self, feed: Feed, tables: Tables, head: Sequence, head_lsn: Lsn, seconds: float, *, settled: int = 0
+    ) -> None:
+        """Record that a batch is in the lake; `head_lsn` is the newest commit in the outbox.
+
+        `settled`: the number of dropped tables that `tables` does not have.
+        """
         now_us = self._clock.wall_us()
         self.batches += 1
         self.rows += feed.row_count
@@ -100,7 +105,7 @@ class PipelineProgress:
         for lsn in feed.commit_lsns:
             metrics.visible_bytes.observe(max(0, head_lsn - lsn))
         self._measure_newest_row(feed)
-        self.count_tables(tables)
+        self.count_tables(tables, settled)
         metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
         self._report(feed, head, now_us)
@@ -114,11 +119,13 @@ class PipelineProgress:
     def _newest_row_lag_s(self) -> float:
         return max(0.0, (self._clock.wall_us() - self._newest_us) / USECS_PER_SECOND)
 
-    def count_tables(self, tables: Tables) -> None:
+    def count_tables(self, tables: Tables, settled: int = 0) -> None:
         """Set the metrics of the tables."""
         metrics, overview = self.metrics, self._overview
         overview.update(tables)
-        metrics.tables.set(len(overview))
+        dropped = overview.count(TableState.DROPPED)
+        metrics.tables.set(len(overview) - dropped)
+        metrics.tables_dropped.set(dropped + settled)
         metrics.tables_blocked.set(overview.count(TableState.BLOCKED))
         metrics.tables_stale.set(overview.count(TableState.STALE))
         metrics.tables_stopped.set(overview.count(TableState.STOPPED))
@@ -138,7 +145,7 @@ class PipelineProgress:
             lsn=format_lsn(feed.commit_lsn),
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
-            tables=len(self._overview),
+            tables=len(self._overview) - self._overview.count(TableState.DROPPED),
             faults=self._fault_list(),
             stale=self._stale_names(),
             updated_at_us=now_us,
@@ -152,9 +159,9 @@ class PipelineProgress:
             fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
-    def record_tables(self, tables: Tables) -> None:
+    def record_tables(self, tables: Tables, settled: int = 0) -> None:
         """Record the tables of a lake that was opened, or changed between two batches."""
-        self.count_tables(tables)
+        self.count_tables(tables, settled)
         with suppress(OSError, ValueError, StateError):
             content = json.loads(self._capture.progress(self._reader))
             lists = {"faults": self._fault_list(), "stale": self._stale_names()}

@@ -124,6 +124,10 @@ class EventRecord:
             table.compact(keep_hours)
         return table.version
 
+    def forget(self, of: TableId) -> None:
+        """Forget the version of a dropped table."""
+        self._versions.pop(of, None)
+
     def _rows(
         self, of: TableId, items: Sequence[Delivered], at: int, versions: dict[TableId, Relation]
     ) -> list[dict[str, object]]:

@@ -94,7 +94,7 @@ class Lake:
         self._store = store_of(self.root)
         named = {} if databases is None else databases
         self.positions = Positions(self.root, identity)
-        self._folders = LakeFolders(self.root, identity.capture, named, self.positions.tables)
+        self._folders = LakeFolders(self.root, identity.capture, named, self.positions.recorded)
         self._writes = TableWrites(
             self.root,
             identity,
@@ -131,6 +131,7 @@ class Lake:
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._has_settings = False  # `_positions` has those of this configuration
+        self._finished: list[str] = []
         self._maintained: set[str] = set()  # folders with commits of maintenance that `_positions` does not record
         self._faults = TableFaults()
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
@@ -229,6 +230,7 @@ class Lake:
             self.positions.tables = {of: self._with_settings(known) for of, known in self.positions.tables.items()}
             self._has_settings = True
         whole = split_items(batch.items)
+        self.positions.recall(whole.tables)
         split = without_notices(whole, self.positions.tables)
         self._add_maintained(split)
         self._add_stopped(split)
@@ -319,11 +321,27 @@ class Lake:
     ) -> None:
         begun_s = self._clock.monotonic_s()
         touched = list(map(self._with_settings, touched))
-        self.positions.write(outbox, touched, applied)
+        settled = self.positions.write(outbox, touched, applied)
         self.recording_s = self._clock.monotonic_s() - begun_s
         self._touched = touched
+        for table in settled:
+            self._forget(table)
         beside = (outcome.beside for outcome in outcomes)
         self._beside = [(uri.removeprefix(f"{self.root}/"), version) for uri, version in filter(None, beside)]
+
+    def _forget(self, table: TablePosition) -> None:
+        """Keep nothing of a dropped table in memory that only its next change needs."""
+        folders = [folder for folder, _ in delta_tables(table)]
+        self._writes.forget((table.database, table.relation), folders)
+        self._events.forget((table.database, table.relation))
+        self._finished += folders
+
+    def take_finished(self) -> Collection[str]:
+        """Return the folders of the Delta tables that have become those of settled tables since the last call."""
+        finished, self._finished = self._finished, []
+        for folder in finished:
+            self._writes.upkeep.pop(folder, None)
+        return finished
 
     def _with_settings(self, table: TablePosition) -> TablePosition:
         """Return a table with its present settings, which a command compares with its own."""
@@ -349,6 +367,8 @@ class Lake:
 
     def _add_maintained(self, split: SplitBatch) -> None:
         maintained, self._maintained = self._maintained, set()
+        settled = (self.positions.settled_in(folder.rpartition("/")[0]) for folder in maintained)
+        self.positions.recall([of for of in settled if of is not None])
         for of, known in self.positions.tables.items() if maintained else ():
             if any(folder in maintained for folder, _ in delta_tables(known)):
                 split.add(of)

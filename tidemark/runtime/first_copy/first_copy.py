@@ -14,6 +14,9 @@ A table that does not fit is refused by name, as a failed request; the other tab
 that may not fit by its size at the node, and a requested table, is read to its end before its first row is delivered.
 So no row of a refused table was delivered, unless COPY's text is more than `EXPANSION` times the table's size.
 
+The first plan lists the tables under one snapshot for each database. Changes that it shows of tables that it does not
+list are not delivered (`Copies`): another table may have the name by now, and its copy would come before them.
+
 After a kill or an abort the table is copied again under a new snapshot and a greater generation, so that sinks empty it
 first. Only a generation's end confirms that its rows are the whole table. `tidemark.runtime.seed.copy_plan` plans which
 tables are due.
@@ -82,7 +85,7 @@ class CopyConflicts(NodeUnfit):
 class TableUnreadable(NodeUnfit):
     """A table whose rows the node itself cannot return, at any attempt."""
 
-    hint = "see the log of the node; correct the row, exclude the table, or set copy.enabled = false"
+    hint = "see the log of the node; correct the row, or exclude the table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,7 @@ class FirstCopy:
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
             for key, progress in plan.moves.items()
         }
-        found = Fingerprint(selection_reported(settings.select, settings.copy), seen_lsn, timeline)
+        found = Fingerprint(selection_reported(settings.select, settings.copy), seen_lsn, timeline, plan.shown)
         with self._store.transaction(self._epoch) as transaction:
             for key, progress in moves.items():
                 transaction.put_copy(*key, progress)

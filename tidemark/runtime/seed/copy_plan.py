@@ -10,6 +10,7 @@ from collections.abc import Collection, Container
 from dataclasses import dataclass, field, replace
 
 from tidemark.engine.selection import Selection
+from tidemark.io.node.copy_source import CopySource
 from tidemark.io.node.database_names import database_names
 from tidemark.io.node.node_errors import CopyDenied
 from tidemark.io.node.source_tables import SourceTable
@@ -39,6 +40,7 @@ class CopyPlan:
     moves: dict[TableKey, CopyProgress]
     is_of_all: bool  # unknown tables were considered too
     denied: dict[TableKey, str] = field(default_factory=dict)  # why tables that may fail are not copied
+    shown: dict[str, str] = field(default_factory=dict)  # `Fingerprint.shown`
 
 
 def selection_reported(select: SelectConfig, copy: CopyConfig) -> dict[str, tuple[str, ...]]:
@@ -86,6 +88,7 @@ def plan_copies(
     denied: dict[TableKey, str] = {}
     vanished = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
     before = _selection_before(view)
+    shown = dict(view.fingerprint.shown) if view.fingerprint is not None else {}
     for database, name in database_names(node, view.beginning.databases).items():
         if not select.selection().selects_database(name):
             left = {key: known for key, known in view.copies.items() if key[0] == database}
@@ -96,7 +99,8 @@ def plan_copies(
             vanished -= left.keys()
             continue
         due: list[SourceTable] = []
-        for table in sessions.source(database, name).tables():
+        is_shown = view.fingerprint is None and copy.enabled
+        for table in _listed(sessions.source(database, name), database, shown if is_shown else None):
             key = (database, table.oid)
             vanished.discard(key)
             was_captured = before is not None and before.selects_database(name) and is_captured(before, table)
@@ -115,7 +119,15 @@ def plan_copies(
         tasks += [CopyTask(database, table.oid) for table in due]
     for key in vanished:  # the table or its database was dropped, which the stream reports
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
-    return CopyPlan(tasks, moves, is_changed, denied)
+    return CopyPlan(tasks, moves, is_changed, denied, shown)
+
+
+def _listed(source: CopySource, database: Oid, shown: dict[str, str] | None) -> list[SourceTable]:
+    """Return the tables of a database; record in `shown` the snapshot that shows them."""
+    if shown is None:
+        return source.tables()
+    tables, shown[str(database)] = source.listed_tables()
+    return tables
 
 
 def is_requested_alone(
