@@ -22,7 +22,7 @@ from tidemark.pipeline.iceberg.snapshot_summary import read_applied
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, messages_app, table_app
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.lake.report import LakeReport, NoLake
+from tidemark.pipeline.lake.report import LakeReport, NoLake, drop_time
 
 
 class OpenedCatalog:
@@ -71,6 +71,7 @@ def _summary(table: TablePosition) -> dict[str, LakeReport]:
         "oid": table.relation,
         "folder": table.folder,
         "state": table.state.value,
+        "dropped_at": drop_time(table),
         "position": str(table.position),
         "sequence": table.sequence,
         "generation": table.generation,

@@ -39,6 +39,7 @@ from tidemark.pipeline.lake.faults import (
     target_columns,
 )
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.leaving import LEAVING, LeavingFolder, leaving_column, parse_leaving
 from tidemark.pipeline.lake.position_files import SETTLED_AT_ONCE, PositionFiles, found_files, paths_and_sizes
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.pipeline.lake.writable_table import writable_table
@@ -74,10 +75,14 @@ SCHEMA = pa.schema(
         pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
         pa.field("pinned", pa.string()),  # the relation version whose columns are kept (schema_policy); NULL: none
         pa.field("settings", pa.string()),  # of the table in [[lake.tables]], as it is written; NULL: not recorded
+        pa.field("dropped_us", pa.int64()),  # the commit time of its DROP; NULL: it exists, or the time is not known
         # Of the whole lake, in the row of database 0: the latest commit in it, and after which position `_events` has
         # all events. NULL: an earlier version of Tidemark wrote the lake last.
         pa.field("commit_time_us", pa.int64()),
         pa.field("events_after", POSITION),
+        # Also there: folders of removed tables that are being deleted, and the position when a table was removed last.
+        pa.field("leaving", LEAVING),
+        pa.field("removed_to", POSITION),
     ]
 )
 
@@ -118,6 +123,7 @@ class TablePosition:
     replica: LakeEntry = UNTOUCHED
     breaks: tuple[LogBreak, ...] = ()
     pinned: Relation | None = None  # the version whose columns log and replica keep, with schema_policy = "ignore"
+    dropped_us: int = NO_COMMIT_TIME  # the commit time of its DROP; NO_COMMIT_TIME: it exists, or that is not known
     settings: str = ""  # with which the pipeline writes the table (`LakeTableConfig.contents`); "": not recorded
 
     @property
@@ -162,6 +168,7 @@ class TablePosition:
             "log_breaks": [break_columns(gap) for gap in self.breaks],
             "pinned": encode_relation(self.pinned).decode() if self.pinned is not None else None,
             "settings": self.settings or None,
+            "dropped_us": self.dropped_us or None,
         }
 
 
@@ -220,15 +227,22 @@ class Positions:
         self.foreign_change = ""  # to the positions table, since the last commit of Tidemark
         self.newest_commit_us = NO_COMMIT_TIME  # of all transactions in the lake
         self.events_after: Position | None = None  # `_events` has all later events; None: it is not written
+        self.leaving: dict[str, LeavingFolder] = {}  # by folder: `_positions` has no row of its table any longer
+        self._named: frozenset[str] = frozenset()  # the leaving folders that `_positions` names
+        self.removed_to: Position | None = None  # that of the lake when a table was removed last; None: none was
         for row in self._rows():
             if row["database"] != INVALID_OID:
                 table = _parse(row)
                 self.tables[table.database, table.relation] = table
                 continue
-            time_us, after = row.get("commit_time_us"), row.get("events_after")
+            after = row.get("events_after")
             self.outbox = str(row["outbox"])
-            self.newest_commit_us = time_us if isinstance(time_us, int) else NO_COMMIT_TIME
+            self.newest_commit_us = _time_of(row, "commit_time_us")
             self.events_after = parse_position(after) if isinstance(after, dict) else None
+            self.leaving = {one.folder: one for one in parse_leaving(row.get("leaving"))}
+            removed_to = row.get("removed_to")
+            self.removed_to = parse_position(removed_to) if isinstance(removed_to, dict) else None
+        self._named = frozenset(self.leaving)
         self._at_rest.update(of for of, table in self.tables.items() if table.is_at_rest)
         self._files = self._found_files()
         for file in self._files.settled if self._files is not None else ():
@@ -248,6 +262,36 @@ class Positions:
             self.tables = {**self.tables, **found}
             self._recalled.update(found)
             self._at_rest.update(found)
+
+    def at_rest(self) -> list[TablePosition]:
+        """Return the dropped tables whose rows do not change any longer."""
+        return [*self.settled.values(), *(self.tables[of] for of in self._at_rest if self.tables[of].is_at_rest)]
+
+    def begin_removal(self, table: TablePosition, leaving: LeavingFolder) -> bool:
+        """Replace the row of a table that is at rest by its folder, with the next write; return False if it changed."""
+        of = table.database, table.relation
+        self.recall([of])
+        if self.tables.get(of) is not table or not table.is_at_rest:
+            return False
+        self.tables = {key: known for key, known in self.tables.items() if key != of}
+        self._at_rest.discard(of)
+        self.leaving[leaving.folder] = leaving
+        self.removed_to = self.applied.position
+        return True
+
+    def is_removed(self, of: TableId, lsn: Lsn) -> bool:
+        """Return whether a table that had changes up to a commit LSN was removed."""
+        is_known = of in self.tables or of in self.settled
+        return not is_known and self.removed_to is not None and lsn <= self.removed_to.commit_lsn
+
+    @property
+    def deletable(self) -> list[LeavingFolder]:
+        """Return the leaving folders that `_positions` names already."""
+        return [one for folder, one in self.leaving.items() if folder in self._named]
+
+    def end_removal(self, folder: str) -> None:
+        """Name a folder no longer: nothing is left of it."""
+        self.leaving.pop(folder, None)
 
     def settled_in(self, folder: str) -> TableId | None:
         """Return the settled table of a folder."""
@@ -322,6 +366,7 @@ class Positions:
                 self._table, rows.combine_chunks(), rows_of, applied, added=settling, left=self._recalled
             )
         self.tables, self.outbox, self._at_rest, self._recalled = tables, outbox, at_rest, set()
+        self._named = frozenset(self.leaving)
         self._settle(list(settling))
         return [self.settled[of] for of in settling]
 
@@ -329,6 +374,8 @@ class Positions:
         lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
         row = {**lake.row(), **self._owner, "outbox": outbox, "commit_time_us": self.newest_commit_us or None}
         row["events_after"] = position_columns(self.events_after) if self.events_after is not None else None
+        row["leaving"] = leaving_column(self.leaving.values()) or None
+        row["removed_to"] = position_columns(self.removed_to) if self.removed_to is not None else None
         return _as_rows([row])
 
     def _rows(self) -> list[dict[str, object]]:
@@ -396,6 +443,12 @@ class Positions:
             self._check_owner(rows)
 
 
+def _time_of(row: Mapping[str, object], name: str) -> int:
+    """Return a time of a row; `NO_COMMIT_TIME` if it has none, or an earlier version of Tidemark wrote it."""
+    time_us = row.get(name)
+    return time_us if isinstance(time_us, int) else NO_COMMIT_TIME
+
+
 def _state_of(row: Mapping[str, object]) -> TableState:
     """Return a table's state; an earlier version of Tidemark created replicas of tables without a key."""
     state = TableState(row["state"])
@@ -422,5 +475,6 @@ def _parse(row: Mapping[str, object]) -> TablePosition:
         parse_target("replica", row),
         parse_breaks(row.get("log_breaks")),
         decode_relation(pinned.encode()) if isinstance(pinned := row.get("pinned"), str) else None,
+        _time_of(row, "dropped_us"),
         str(row.get("settings") or ""),
     )

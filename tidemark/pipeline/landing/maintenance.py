@@ -41,6 +41,7 @@ from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.sinks.table_writes import NO_UPKEEP, Upkeep
@@ -71,6 +72,18 @@ class _DueTable:
 
 
 @dataclass(slots=True)
+class _Retries:
+    """When work is tried that failed."""
+
+    waits_s: float = 0.0  # after the last failure
+    not_before_s: float = 0.0
+
+    def failed(self) -> None:
+        self.waits_s = min(max(2 * self.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
+        self.not_before_s = time.monotonic() + self.waits_s
+
+
+@dataclass(slots=True)
 class MaintenanceResults:
     """What the stream must know: folders with a new commit, and damaged ones with the reason."""
 
@@ -82,8 +95,18 @@ class Maintenance:
     """Maintains the tables of one lake: `report` and `take_results` are for the stream, `step` for one thread."""
 
     def __init__(
-        self, config: LakeConfig, locks: TableLocks, cleanup: LogCleanup, metrics: PipelineMetrics, log: Log
+        self,
+        config: LakeConfig,
+        locks: TableLocks,
+        cleanup: LogCleanup,
+        metrics: PipelineMetrics,
+        log: Log,
+        *,
+        dropped: DroppedTables | None = None,
     ) -> None:
+        """Maintain with the settings of `config`; `dropped` are the removals of the lake, None: there are none."""
+        self._dropped = dropped
+        self._removal = _Retries()
         self._root = cleanup.root
         self._config = config
         self._locks = locks
@@ -173,7 +196,7 @@ class Maintenance:
                 self._attempt(folder, table, self._checkpoint)
         due = next((folder for folder in list(self._looked_at) if self._is_due(folder)), None)
         if due is None:
-            return False
+            return self._dropped is not None and self._remove_dropped(self._dropped)
         del self._looked_at[due]
         self._looked_at[due] = None  # the others are next
         self._attempt(due, self._tables[due], self._maintain)
@@ -310,6 +333,24 @@ class Maintenance:
             return
         table.waits_s = min(max(2 * table.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
         table.not_before_s = time.monotonic() + table.waits_s
+
+    def _remove_dropped(self, dropped: DroppedTables) -> bool:
+        """Remove a part of the dropped tables; return whether there was one."""
+        retries, work = self._removal, ("", "_remove_dropped")
+        if not dropped.has_work or time.monotonic() < retries.not_before_s:
+            return False
+        try:
+            dropped.step(self._config.maintain_files)
+        except Exception as error:  # noqa: BLE001 - tables are still maintained, and the operator sees it
+            self._metrics.maintenance_failures.inc()
+            self._failing.setdefault(work, time.monotonic())
+            fields = {**describe_error(error), "error": first_reason(str(error))}
+            self._log.warning("removal of a dropped table failed", **fields)
+            retries.failed()
+        else:
+            self._failing.pop(work, None)
+            retries.waits_s = 0.0
+        return True
 
     def _forget(self, folder: str) -> None:
         del self._tables[folder]
