@@ -94,7 +94,7 @@ def plan_copies(
     vanished = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
     before = _selection_before(view)
     shown = dict(view.fingerprint.shown) if view.fingerprint is not None else {}
-    later = _Later(names() if is_changed and view.fingerprint is not None else None)
+    later = _LaterCopies(names() if is_changed and view.fingerprint is not None else None)
     for database, name in database_names(node, view.beginning.databases).items():
         if not select.selection().selects_database(name):
             left = {key: known for key, known in view.copies.items() if key[0] == database}
@@ -128,7 +128,7 @@ def plan_copies(
     return CopyPlan(tasks, moves, is_changed, denied, shown, later.found)
 
 
-class _Later:
+class _LaterCopies:
     """Finds tables that are copied once the stream has brought all until the plan."""
 
     def __init__(self, names: Mapping[TableKey, TableName] | None) -> None:
