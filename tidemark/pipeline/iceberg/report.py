@@ -59,6 +59,7 @@ def listed(root: str) -> dict[str, LakeReport]:
             "position": str(applied.position),
             "sequence": applied.sequence,
             "outbox": lake.positions.outbox,
+            "leaving": sorted(lake.positions.leaving),
             "tables": [_summary(table) for table in lake.tables],
         }
 

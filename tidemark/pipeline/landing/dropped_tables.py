@@ -81,9 +81,11 @@ class DroppedTables:
     def _found_due(self, lake: Lake) -> Iterator[TablePosition]:
         now_us, room = self._clock.wall_us(), LEAVING_MAX - len(lake.positions.leaving)
         for table in lake.positions.at_rest():
-            days = self._config.settings_of(table.qualified_name).dropped_keep_days if table.dropped_us else 0
-            is_due = days and now_us - table.dropped_us >= days * USECS_PER_DAY
-            if is_due and room and self._refused.get((table.database, table.relation)) is not table:
+            if (
+                is_due(self._config, table, now_us)
+                and room
+                and self._refused.get((table.database, table.relation)) is not table
+            ):
                 room -= 1
                 yield table
 
@@ -136,6 +138,12 @@ class DroppedTables:
             with self._lock:
                 self._leaving.popleft()
                 self._results.gone.append(leaving.folder)
+
+
+def is_due(config: LakeConfig, table: TablePosition, now_us: int) -> bool:
+    """Return whether a dropped table has been kept for long enough; `now_us`: since 1970."""
+    days = config.settings_of(table.qualified_name).dropped_keep_days if table.dropped_us else 0
+    return bool(days) and now_us - table.dropped_us >= days * USECS_PER_DAY
 
 
 def _names(table: TablePosition) -> dict[str, str]:
