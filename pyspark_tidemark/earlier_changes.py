@@ -206,7 +206,7 @@ class EarlierAdditions:
 
     def _is_called(self, of: TableId, relation: Relation, wanted: TableName) -> bool:
         is_there = wanted.database in (None, self.lake.databases.get(of[0]))
-        is_new = of not in self.positions.tables
+        is_new = of not in self.positions.recorded
         return is_there and is_new and (relation.namespace, relation.name) == (wanted.schema, wanted.table)
 
     def _contains(self, name: str) -> Applied:

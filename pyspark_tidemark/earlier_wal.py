@@ -63,7 +63,7 @@ class EarlierWal:
             LsnRange(after.commit_lsn, Lsn(end.commit_lsn + 1)),
             after=after,
             copied=copies.have if copies.snapshots else nothing_copied,
-            copied_by=tuple(copies.snapshots.values()),
+            copied_by=copies.snapshots,
             behind=parse_visibility(beginning.snapshot) if beginning is not None and beginning.snapshot else None,
         )
 

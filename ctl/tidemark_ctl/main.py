@@ -25,7 +25,9 @@ COMMANDS = {
     "init": Entry(
         "init", "Create the state of a capture from --config, or from --dsn, which also writes a configuration."
     ),
-    "lake": Entry("lake", "Show the tables of a lake, check them, and adopt a lake that was restored."),
+    "lake": Entry(
+        "lake", "Show the tables of a lake, check them, remove dropped ones, and adopt a lake that was restored."
+    ),
     "parked": Entry("parked", "List, retry and drop changes that a consumer could not handle."),
     "reader": Entry("reader", "List, drop and resume the readers of the outbox."),
     "realtime": Entry("realtime", "Switch between realtime and the archive, and show which process delivers."),

@@ -33,6 +33,12 @@ class RingFull(Exception):
     """There is no space for a slice."""
 
 
+class NoMemoryForRing(ConfigError):
+    """The system does not reserve so much memory."""
+
+    hint = "lower ring.bytes_max: the host must have this memory for a burst, beside what PostgreSQL needs"
+
+
 class Ring:
     """A bounded buffer of WAL, `capacity` bytes, reserved once."""
 
@@ -42,7 +48,10 @@ class Ring:
         self.capacity = capacity
         self.high_water_bytes = 0
         # Anonymous memory: a page is allocated when WAL is first written to it.
-        pages = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            pages = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise NoMemoryForRing(f"a ring of {capacity} bytes cannot be reserved: {error.strerror}") from error
         self._pages: mmap.mmap | None = pages  # None: freed
         self._buffer = memoryview(pages)
         self._small_puts: int | None = None  # into the empty ring since one beyond the kept pages; None: those are all

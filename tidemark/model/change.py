@@ -181,6 +181,7 @@ class SchemaEvent:
     brings_rows: bool = False  # from now on a separate table, whose rows were delivered under another name (DETACH)
     commit_time_us: int = NO_COMMIT_TIME
     capture: CaptureChange = CaptureChange.NONE
+    still_exists: bool = False  # of a DROP: the table is unlogged now, or its changes have the name of another one
 
     @property
     def is_of_capture(self) -> bool:

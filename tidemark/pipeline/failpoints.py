@@ -29,6 +29,9 @@ class MaintenanceFailpoint(Enum):
     MAINTENANCE_WRITTEN = "maintenance-written"  # the data files that replace others; the commit is not written
     MAINTENANCE_COMMITTED = "maintenance-committed"  # `_positions` does not record it yet
     UNUSED_FILE_DELETED = "unused-file-deleted"
+    DROPPED_CHECKED = "dropped-checked"  # a dropped table may be removed; `_positions` still has its row
+    DROPPED_FILES_DELETED = "dropped-files-deleted"  # some of a leaving folder
+    DROPPED_DELETED = "dropped-deleted"  # all of it; `_positions` still names the folder
 
 
 class EarlierFailpoint(Enum):

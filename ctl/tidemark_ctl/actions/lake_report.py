@@ -6,15 +6,16 @@ from pathlib import Path
 from tidemark.io.host.extras import SPARK
 from tidemark.model.errors import ExitCode
 from tidemark_ctl.requests.report_program import report_and_status
-from tidemark_ctl.views.lake_tables import check_tree, description_tree, list_tree
+from tidemark_ctl.views.lake_tables import check_tree, description_tree, list_tree, without_dropped
 from tidemark_ctl.views.render import Tree, show
 
 PROGRAM = "tidemark.pipeline.landing.lake_reports"
 
 
-def list_tables(lake: str, config: Path | None, *, as_json: bool) -> None:
+def list_tables(lake: str, config: Path | None, *, present: bool, as_json: bool) -> None:
     """Run the command."""
     report, _ = lake_report("list", lake, config)
+    report = without_dropped(report) if present else report
     show(report if as_json else list_tree(report), as_json=as_json)
 
 

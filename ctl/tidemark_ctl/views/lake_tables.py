@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from tidemark_ctl.views.render import Tree
 
-BLOCKED = "blocked"  # `tidemark.pipeline.lake.positions.TableState`, which `cdcctl` does not load
+BLOCKED, DROPPED = "blocked", "dropped"  # `tidemark.pipeline.lake.positions.TableState`, which `cdcctl` does not load
+
+
+def without_dropped(report: Mapping[str, Tree]) -> dict[str, Tree]:
+    """Return a report without dropped tables."""
+    return {**report, "tables": [table for table in _mappings(report["tables"]) if table["state"] != DROPPED]}
 
 
 def list_tree(report: Mapping[str, Tree]) -> dict[str, Tree]:
@@ -25,7 +30,10 @@ def check_tree(report: Mapping[str, Tree]) -> dict[str, Tree]:
 
 
 def _state_text(table: Mapping[str, Tree]) -> str:
-    return f"{table['state']} (no key: log only)" if table["state"] == BLOCKED else str(table["state"])
+    if table["state"] == BLOCKED:
+        return f"{BLOCKED} (no key: log only)"
+    since = f" since {table['dropped_at']}" if table["dropped_at"] else ""
+    return f"{table['state']}{since}"
 
 
 def _line(table: Mapping[str, Tree]) -> str:

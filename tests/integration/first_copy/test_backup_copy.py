@@ -118,6 +118,8 @@ def select_less_sidecar(node: Cluster, root: Path, backup: Path, **options: str)
 def test_a_running_capture_copies_from_a_backup_by_a_role_that_may_read_no_table(node: Cluster, tmp_path: Path) -> None:
     """The state was created from the node after the backup: the rows are those at a later place of WAL."""
     backup = back_up(node, 4)
+    again = "CREATE TABLE again (id int PRIMARY KEY); INSERT INTO again VALUES ({})"
+    node.sql(again.format(1), "app")
     node.sql("SELECT pg_switch_wal()")  # the capture begins in a segment that is not archived
     node.configure(log_statement="all")
     sidecar = select_less_sidecar(node, tmp_path, backup)
@@ -126,6 +128,8 @@ def test_a_running_capture_copies_from_a_backup_by_a_role_that_may_read_no_table
         try:
             sidecar.start(wait=False)
             sidecar.wait_for_event("first copy from a backup waits")
+            for statement in ("INSERT INTO again VALUES (2)", "DROP TABLE again", again.format(3)):
+                node.sql(statement, "app")
             node.sql("CHECKPOINT")
             node.sql("SELECT pg_switch_wal()")
             sidecar.wait_for_event("first copy done")
@@ -139,6 +143,8 @@ def test_a_running_capture_copies_from_a_backup_by_a_role_that_may_read_no_table
     feed_by_hand(sidecar.folder, tmp_path / "lake", "lake")
     assert replicas(tmp_path / "lake") == source(node)
     assert rows_by_key(tmp_path / "lake", "made") == {1: []}
+    assert rows_by_key(tmp_path / "lake", "again") == {3: []}
+    assert len(list((tmp_path / "lake").glob("*/public/again*"))) == 1, "nothing of the one that was gone before"
     assert read == []
 
 

@@ -46,6 +46,20 @@ def test_a_copy_contains_the_rows_of_its_own_snapshot_alone(store: StateStore) -
     assert not found.have(Oid(20000), replace(ends[699], database=Oid(1)))
 
 
+@pytest.mark.feature("P22")
+def test_what_the_first_list_of_tables_shows_is_over_for_the_tables_that_it_lacks(store: StateStore) -> None:
+    listed = Fingerprint(shown={str(groups.DATABASE): "700:705:703", "1": "800@0/100"})
+    found = copies(store, listed, copied=DONE, refused=CopyProgress(CopyPhase.REFUSED, 1))
+    ends = {xid: replace(groups.end(100), full_xid=FullXid(xid)) for xid in (699, 702, 703, 704, 705)}
+    assert [xid for xid, end in ends.items() if found.have(Oid(20002), end)] == [699, 702, 704]
+    assert not any(found.have(Oid(20001), end) for end in ends.values()), "it exists, and its changes are delivered"
+    assert found.have(Oid(20000), replace(ends[699], full_xid=FullXid(709))), "by its own snapshot"
+    assert found.have(Oid(20000), replace(ends[699], database=Oid(1)))
+    assert not found.have(Oid(20000), replace(ends[699], database=Oid(1), commit_lsn=Lsn(256), full_xid=FullXid(800)))
+    assert not found.have(Oid(20000), replace(ends[699], database=Oid(2)))
+    assert list(map(str, found.snapshots)) == ["700:710:703", "700:705:703", "800@0/100"]
+
+
 def test_a_copy_that_shows_transactions_of_a_dead_branch_is_refused_with_its_position(store: StateStore) -> None:
     found = copies(store, copied=DONE, older=replace(DONE, seen_lsn=Lsn(51)), unnoted=replace(DONE, seen_lsn=Lsn(0)))
     found.check_fork(TL1, Lsn(101), TL2)  # 100 is the last that it may contain

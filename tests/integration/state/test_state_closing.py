@@ -85,3 +85,11 @@ def test_nothing_is_written_after_the_close(folder: StateFolder) -> None:
     environment.close()
     with pytest.raises(StateError, match="is closed"), environment.write():
         pass
+
+
+def test_a_map_larger_than_the_address_space_is_refused_and_leaves_nothing(folder: StateFolder) -> None:
+    folder.make()
+    with pytest.raises(StateError, match="Cannot allocate memory") as refused:
+        Environment.open(folder, map_bytes=1 << 48, create=True)
+    assert "outbox.bytes_max" in refused.value.hint
+    opened(folder).close()

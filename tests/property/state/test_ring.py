@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidemark.engine.ring import RING_BYTES_MIN, SMALL_PUTS, TIMELINES_MAX, Ring, RingFull
+from tidemark.engine.ring import RING_BYTES_MIN, SMALL_PUTS, TIMELINES_MAX, NoMemoryForRing, Ring, RingFull
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
@@ -211,3 +211,9 @@ def test_more_than_the_content_cannot_be_released() -> None:
 def test_a_ring_too_small_for_a_few_messages_is_refused() -> None:
     with pytest.raises(ConfigError):
         Ring(RING_BYTES_MIN - 1, START)
+
+
+def test_a_ring_larger_than_the_address_space_is_refused_with_its_key() -> None:
+    with pytest.raises(NoMemoryForRing, match=f"a ring of {1 << 60} bytes cannot be reserved: .") as refused:
+        Ring(1 << 60, Lsn(0))
+    assert "ring.bytes_max" in refused.value.hint

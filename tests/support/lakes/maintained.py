@@ -4,6 +4,7 @@ from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.sinks.sinks import Lake
@@ -13,12 +14,17 @@ STEPS_MAX = 20  # of each table that was written
 
 
 def maintenance_of(
-    root: str, config: LakeConfig = ALWAYS, locks: TableLocks | None = None, metrics: PipelineMetrics | None = None
+    root: str,
+    config: LakeConfig = ALWAYS,
+    locks: TableLocks | None = None,
+    metrics: PipelineMetrics | None = None,
+    *,
+    dropped: DroppedTables | None = None,
 ) -> Maintenance:
     """Return the maintenance of the lake at `root`."""
     log = get_log("test")
     metrics = metrics or PipelineMetrics("test")
-    return Maintenance(config, locks or TableLocks(), LogCleanup(root, KEEP_S, log), metrics, log)
+    return Maintenance(config, locks or TableLocks(), LogCleanup(root, KEEP_S, log), metrics, log, dropped=dropped)
 
 
 def maintain(lake: Lake, maintenance: Maintenance | None = None, *, refresh: bool = True) -> None:

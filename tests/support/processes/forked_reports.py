@@ -19,7 +19,7 @@ from tidemark_ctl.requests import report_program
 REQUEST_BYTES_MAX = 1 << 16
 REPORTS_MAX = 2  # of one command: `lake adopt` lists the lake and checks it
 PROGRAMS = {  # of the groups of commands
-    "lake": ("tidemark.pipeline.landing.lake_reports",),
+    "lake": ("tidemark.pipeline.landing.lake_reports", "tidemark.pipeline.driver.table_removal"),
     "replay": ("tidemark.pipeline.replay.program", "pyspark_tidemark.backup_replay"),
     "table": ("pyspark_tidemark.earlier_changes", "pyspark_tidemark.missed_changes"),
 }

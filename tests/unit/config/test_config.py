@@ -44,6 +44,7 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         ("[ring]\nbyte_max = 1", "unknown key ring.byte_max"),
         ("[ring]\nbytes_max = -1", "ring.bytes_max: Expected `int` >= 0"),
         ("[deliver]\nconsumer = ''", "deliver.consumer: Expected `str` of length >= 1"),
+        ("[outbox]\nbytes_max = 4398046511105", "outbox.bytes_max: Expected `int` <= 4398046511104"),
         ("[ring]\nbytes_max = 524287", "ring.bytes_max is 524287: at least 524288, or 0"),
         ("[types]\ndecimals = 'exact'", "types.decimals: Expected one of 'precise', 'string', 'double'"),
         ("[types]\nout_of_range = 'infinity'", "types.out_of_range: Expected one of 'clamp', 'null', 'string'"),

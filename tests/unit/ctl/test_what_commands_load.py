@@ -41,7 +41,7 @@ GROUPS = ("archive", "lake", "parked", "reader", "realtime", "run", "spark", "ta
 LEAVES = (
     *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list"),
     *("reader resume", "realtime off"),
-    *("lake adopt", "lake check", "lake describe", "lake list"),
+    *("lake adopt", "lake check", "lake describe", "lake list", "lake remove"),
     *("parked drop", "parked list", "parked retry"),
     *("realtime on", "realtime status", "replay", "rewind", "run archiver", "run server", "run sidecar"),
     *("spark accept-break", "spark prepare", "spark run"),
@@ -80,6 +80,9 @@ RUNS = {
     "lake check": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake describe": CommandRun("--lake {state} public.account", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "lake list": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
+    "lake remove": CommandRun(
+        "--lake {state} --state {state} --all", STATE_ALONE, ExitCode.CONFIG, starts_another=True
+    ),
     "parked drop": CommandRun("--state {state} --yes --all", STATE_ALONE),
     "parked retry": CommandRun("--state {state} 7", STATE_ALONE, ExitCode.CONFIG),
     "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.STATE),

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.forged.forged_records import Wal, packed_row, reported
 from tests.support.forged.groups import relation
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
@@ -161,6 +163,16 @@ def test_a_table_that_becomes_logged_is_created_with_all_its_rows() -> None:
     stream.change_catalog(701, ACCOUNT, relation())
     stream.commit(701)
     assert brief(stream) == ["create rewrite account", "begin", "r account 1/-", "end"]
+
+
+@pytest.mark.parametrize("is_unlogged", [False, True])
+def test_a_table_that_becomes_unlogged_still_exists_after_its_drop_event(*, is_unlogged: bool) -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, ACCOUNT, replace(relation(), persistence="u") if is_unlogged else None)
+    stream.commit(701)
+    (event,) = reported(stream.committed[0])
+    assert isinstance(event, SchemaEvent)
+    assert (event.change, event.after, event.still_exists) == (SchemaChange.DROP, None, is_unlogged)
 
 
 def test_a_materialized_views_refresh_is_passed_over() -> None:

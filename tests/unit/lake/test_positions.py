@@ -14,11 +14,13 @@ from tests.support.processes.python_calls import counted_calls
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commit_files import write_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX
 from tidemark.pipeline.lake.positions import FOLDER, LakeOfAnother, Positions, TablePosition, TableState
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
+from tidemark.pipeline.storage.lake_store import Stamp
 
 QUIET_CALLS_MAX = 2  # for a table that a batch did not change
 DATABASE = Oid(5)
@@ -192,14 +194,14 @@ def test_a_second_pipeline_that_created_the_table_first_fences_the_first_pipelin
 
 def disturbed(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[], None]) -> None:
     """Let another writer commit right before each of our next commits, so many times."""
-    overwrite, left = LakeTable.overwrite, iter(range(times))
+    left = iter(range(times))
 
-    def disturbed_overwrite(self: LakeTable, rows: object, applied: Applied) -> None:
+    def disturbed_write(*arguments: object) -> Stamp:
         if next(left, None) is not None:
             act()
-        overwrite(self, rows, applied)
+        return write_commit(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LakeTable, "overwrite", disturbed_overwrite)
+    monkeypatch.setattr("tidemark.pipeline.lake.lake_table.write_commit", disturbed_write)
 
 
 @pytest.mark.feature("L02")

@@ -346,10 +346,14 @@ class GroupBuilder:
 
     def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
         """Yield the ranges of rows that no first copy contains."""
-        oids = [self._routes.target(relation).oid for relation in run.versions.relations]
+        numbers, relations = run.chunk.numbers(start, stop), run.versions.relations
+        copied = {number for number in set(numbers) if self._copied(self._routes.target(relations[number]).oid, end)}
+        if not copied:
+            yield start, stop
+            return
         begin = start
-        for row, number in enumerate(run.chunk.numbers(start, stop), start):
-            if self._copied(oids[number], end):
+        for row, number in enumerate(numbers, start):
+            if number in copied:
                 if row > begin:
                     yield begin, row
                 begin = row + 1

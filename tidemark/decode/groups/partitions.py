@@ -260,7 +260,8 @@ def _changed(event: SchemaEvent, before: Relation | None, after: Relation | None
         change = SchemaChange.CREATE
     elif after is None:
         change = SchemaChange.DROP
-    yield replace(event, change=change, before=before, after=after)
+    still_exists = event.still_exists or (after is None and event.after is not None)
+    yield replace(event, change=change, before=before, after=after, still_exists=still_exists)
 
 
 def _partition_event(

@@ -230,8 +230,17 @@ class SchemaTracker:
         elif after is None:
             change = SchemaChange.DROP
         effect = effect_of(before, after, rewritten=rewritten)
-        database = self._catalog.database
-        event = SchemaEvent(NO_POSITION_YET, self._dirty_lsn, database, self._top_xid, change, effect, before, after)
+        event = SchemaEvent(
+            NO_POSITION_YET,
+            self._dirty_lsn,
+            self._catalog.database,
+            self._top_xid,
+            change,
+            effect,
+            before,
+            after,
+            still_exists=after is None and self._catalog.relation(described.oid, self._top_xid) is not None,
+        )
         return TaggedItem(xid, event)
 
     def _end_rewrite(self, heap: Oid) -> TaggedItem:

@@ -168,6 +168,20 @@ class CopySource:
         self._seen = {table.oid: table for table in tables}
         return tables
 
+    def listed_tables(self) -> tuple[list[SourceTable], str]:
+        """Return the tables of the database, and the snapshot that shows them."""
+        node = self._querying_node()
+        for _ in range(SNAPSHOTS_MAX):
+            replayed_lsn = node.replayed_lsn()
+            with node.repeatable_read():
+                ((snapshot,),) = node.query("SELECT pg_catalog.pg_current_snapshot()::text")
+                tables = self.tables()
+            shown = parse_snapshot(str(snapshot))
+            visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
+            if visible is not None:
+                return tables, str(visible)
+        raise self._unclear()
+
     def dialect_of(self, snapshot: TableSnapshot) -> CatalogMirror:
         """Return the mirror that described the table."""
         assert self._mirror is not None, snapshot
@@ -202,9 +216,11 @@ class CopySource:
                 if shown is not None:
                     stack.push(attempt.pop_all())
                     return shown
-        raise SnapshotUnclear(
-            f"{self._locking_node().where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots"
-        )
+        raise self._unclear()
+
+    def _unclear(self) -> SnapshotUnclear:
+        where = self._querying_node().where
+        return SnapshotUnclear(f"{where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
 
     @contextmanager
     def _locked(self, table: SourceTable) -> Iterator[_SnapshotTime | None]:

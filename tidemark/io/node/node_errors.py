@@ -153,7 +153,10 @@ class TimelineUnknown(NodeUnfit):
 class WrongNode(NodeUnfit):
     """Another cluster than that of the state."""
 
-    hint = "the DSN leads to another cluster: correct it, or use another state folder"
+    hint = (
+        "the DSN leads to another cluster: correct it, or use another state folder; pg_upgrade creates another "
+        "cluster, whose capture begins anew (docs/operate.md)"
+    )
 
 
 _CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (

@@ -144,7 +144,7 @@ class PoisonConfig:
 class OutboxConfig:
     """The durable queue for Spark."""
 
-    bytes_max: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 4 << 30
+    bytes_max: Annotated[int, Meta(ge=1 << 20, le=1 << 42)] = 4 << 30  # NB: 16 times as much address space is mapped
 
 
 @dataclass(frozen=True)

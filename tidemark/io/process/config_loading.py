@@ -43,7 +43,7 @@ def load_config(path: Path | None, environment: Mapping[str, str], assigned: Ass
         except OSError as error:
             hint = "name a file that exists and that this user may read"
             raise BadConfig(f"cannot read the configuration {path}: {error.strerror}", hint=hint) from error
-    return parse_config(text, environment, where=str(path or "the defaults"), assigned=assigned or {})
+    return parse_config(text, environment, where=str(path or "the environment"), assigned=assigned or {})
 
 
 def parse_config(text: str, environment: Mapping[str, str], *, where: str, assigned: Assigned | None = None) -> Config:

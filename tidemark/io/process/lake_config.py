@@ -37,6 +37,7 @@ class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: Annotated[str, Meta(min_length=1)]
     log_keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
     file_keep_hours: Annotated[int, Meta(ge=0, le=8_784)] = 0
+    dropped_keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
     write: Written = Written.BOTH
     schema_policy: SchemaPolicy = SchemaPolicy.EVOLVE
     cluster: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=4)] = ()

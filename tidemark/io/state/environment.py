@@ -112,7 +112,7 @@ class Environment:
                 raise StateMissing(f"no state in {folder.root}")
             try:
                 opened = cls._open(folder, map_bytes, guarded, create=create, read_only=read_only)
-            except StateFull:
+            except StateError:
                 if is_new:  # a partial file would be left, which could not be opened
                     (folder.lmdb / "data.mdb").unlink(missing_ok=True)
                 raise
@@ -331,6 +331,12 @@ def _translated(error: lmdb.Error, root: Path) -> StateError:
     # Measured: a full disk is "mdb_txn_commit: Input/output error", code EIO, as often as ENOSPC; nothing is lost.
     if isinstance(error, lmdb.MapFullError) or error.code in (errno.EIO, errno.ENOSPC):
         return StateFull(f"no space in the state folder {root}: {error}")
+    if error.code == errno.ENOMEM:
+        hint = (
+            f"it maps {MAP_FACTOR} times outbox.bytes_max of address space: raise the limit (ulimit -v, LimitAS=), or "
+            "lower that key before cdcctl init"
+        )
+        return StateError(f"state folder {root}: {error}", hint=hint)
     if isinstance(error, lmdb.ReadersFullError):
         return StateError(f"{READERS_MAX} readers already use the state folder {root}: {error}")
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.VersionMismatchError):

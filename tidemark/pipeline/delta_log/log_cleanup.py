@@ -95,6 +95,11 @@ class LogCleanup:
                 self._warn(folder, error)
         return self._remove(removed_max + FILES_PER_COMMIT * made)
 
+    def forget(self, folder: str) -> None:
+        """Remember nothing of a table that is not written any longer."""
+        for remembered in (self._logs, self._due, self._full):
+            remembered.pop(folder, None)
+
     def _record(self, folder: str, version: int) -> int:
         """Record the present version of a table; return the number of commits since the last record."""
         known = self._logs.get(folder)

@@ -332,7 +332,9 @@ class Pipeline:
             landing.land(feed)
             with metrics.in_stage(BatchStage.REPORT):
                 seconds, (head, head_lsn) = time.monotonic() - started, newest_commit(self._outbox, feed)
-                self._progress.landed(feed, landing.positions.tables, head, head_lsn, seconds)
+                positions = landing.positions
+                settled = len(positions.settled)
+                self._progress.landed(feed, positions.tables, head, head_lsn, seconds, settled=settled)
                 landing.end_portion()
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write

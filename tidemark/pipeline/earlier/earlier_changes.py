@@ -99,6 +99,7 @@ class EarlierChanges:
             constants,
             dialects,
             is_reduced=lambda _of, _items: False,
+            is_removed=lambda _of, _lsn: False,
             expired_lsn=lambda _of: INVALID_LSN,
         )
         # NB: an attempt that made its commit has added what is before the break

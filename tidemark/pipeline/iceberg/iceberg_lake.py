@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 
 from pyiceberg.exceptions import NoSuchTableError
 
@@ -18,12 +19,13 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import NO_VERSION
-from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat, IcebergTable
 from tidemark.pipeline.iceberg.positions import CatalogPositions, snapshot_of
-from tidemark.pipeline.iceberg.snapshot_summary import APP
+from tidemark.pipeline.iceberg.recorded_columns import check_columns
+from tidemark.pipeline.iceberg.snapshot_summary import APP, IcebergTableChanged, read_applied
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.lake_kind import has_catalog
@@ -32,12 +34,20 @@ from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
 from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
 from tidemark.pipeline.sinks.changelog import ChangeLog
-from tidemark.pipeline.sinks.lake_batch import LakeBatch, first_relation, latest_relation, split_items, without_notices
+from tidemark.pipeline.sinks.lake_batch import (
+    LakeBatch,
+    first_relation,
+    latest_relation,
+    split_items,
+    without_notices,
+    without_removed,
+)
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.pipeline.sinks.table_states import captured_breaks
+from tidemark.pipeline.sinks.table_states import captured_breaks, dropped_us
 from tidemark.wire.state.values import Identity
 
+OWN_FOLDERS = frozenset({"data", "metadata"})  # of a table
 REOPENED_MAX = 5  # in a row, for maintenance of another program that committed meanwhile
 
 
@@ -68,6 +78,8 @@ class IcebergLake:
             raise LakeFailed(f"{root} is not the lake with which this pipeline started: another one is mounted there")
         tables = self.positions.tables
         self._folders = LakeFolders(root, identity.capture, databases, tables, self._is_of_another)
+        for folder in self.positions.leaving:
+            self._folders.hold(folder)
 
     def close(self) -> None:
         """Close the catalog."""
@@ -78,7 +90,8 @@ class IcebergLake:
         passed(Failpoint.BATCH_RECEIVED)
         self._check_present()
         whole = split_items(batch.items)
-        split = without_notices(whole, self.positions.tables)
+        tables = self.positions.tables
+        split = without_notices(without_removed(whole, tables, self.positions.removed_to), tables)
         written: list[tuple[TablePosition, IcebergTable]] = []
         reported: list[TablePosition] = []  # of which only the capture ends or begins
         for of, items in split.tables.items():
@@ -108,17 +121,54 @@ class IcebergLake:
             if table.exists:
                 self._expiry.expire(self._catalog, table.table)
 
+    def remove(self, table: TablePosition) -> None:
+        """Remove a dropped table; raise `IcebergTableChanged` if another program made or changed something in it."""
+        app, path = table_app(self._identity.capture, (table.database, table.relation), LOG), self._path(table.folder)
+        with translated(str(path)), suppress(NoSuchTableError):
+            log = self._catalog.load_table(table_name(table.folder))
+            read_applied(log, app, table.position)
+            check_columns(log)
+        others = [one.name for one in path.iterdir() if one.name not in OWN_FOLDERS] if path.is_dir() else []
+        if others:
+            raise IcebergTableChanged(f"{path} contains {others[0]}, which is not of its table")
+        self._check_present()
+        self.positions.begin_removal(table, app)
+        self._folders.release((table.database, table.relation))
+        passed(MaintenanceFailpoint.DROPPED_CHECKED)
+        self.complete_removals()
+
+    def complete_removals(self) -> None:
+        """Delete the folders of removed tables from catalog and disk, also those of an interrupted removal."""
+        for folder, app in list(self.positions.leaving.items()):
+            if not self._has_table_of_another(folder, app):
+                with translated(folder), suppress(NoSuchTableError):
+                    self._catalog.drop_table(table_name(folder))
+                passed(MaintenanceFailpoint.DROPPED_FILES_DELETED)
+                with suppress(FileNotFoundError):
+                    rmtree(self._path(folder))
+                passed(MaintenanceFailpoint.DROPPED_DELETED)
+            self.positions.end_removal(folder)
+            self._folders.free(folder)
+
+    def _path(self, folder: str) -> Path:
+        return Path(self._root) / folder
+
     def _write_table(self, of: TableId, items: Sequence[Delivered]) -> tuple[TablePosition, IcebergTable]:
         relation = latest_relation(items)
         log = self._log(of, table_app(self._identity.capture, of, LOG), relation.qualified_name)
-        table = _reopening(lambda: ChangeLog(self._shapes, log).apply(items))
+        try:
+            table = _reopening(lambda: ChangeLog(self._shapes, log).apply(items))
+        except IcebergTableChanged as error:
+            error.of = of
+            raise
         last = items[-1].item
         state = TableState.LIVE
         if table.applied.copy_sequence:
             state = TableState.COPYING
         elif isinstance(last, SchemaEvent) and last.after is None:
             state = TableState.DROPPED
-        return self._reached(of, relation.namespace, relation.name, state, table.applied), table
+        reached = self._reached(of, relation.namespace, relation.name, state, table.applied)
+        return replace(reached, dropped_us=dropped_us(items, state, self.positions.tables.get(of))), table
 
     def _log(self, of: TableId, app: str, name: str) -> IcebergLogFormat:
         database = self._databases.get(of[0], str(of[0]))
@@ -148,12 +198,15 @@ class IcebergLake:
 
     def _is_of_another(self, of: TableId, folder: str) -> bool:
         """Return whether the table in `folder` is of another relation; positions may lack it after a crash."""
+        return self._has_table_of_another(folder, table_app(self._identity.capture, of, LOG))
+
+    def _has_table_of_another(self, folder: str, app: str) -> bool:
         with translated(folder):
             try:
                 table = self._catalog.load_table(table_name(folder))
             except NoSuchTableError:
                 return False
-        return table.properties.get(APP) != table_app(self._identity.capture, of, LOG)
+        return table.properties.get(APP) != app
 
     def _check_present(self) -> None:
         """Raise `LakeFailed` if the whole lake was removed."""

@@ -5,14 +5,15 @@ every batch, so they never claim more than the tables contain.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog.sql import IcebergNamespaceProperties as Property
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 from sqlalchemy import delete, insert, update
 
+from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
@@ -28,6 +29,8 @@ from tidemark.wire.state.values import Identity
 NAMESPACE = ("_tidemark",)
 _LAKE = "lake"
 _TABLE = "table."
+_LEAVING = "leaving."  # a folder that is being deleted; the value is the application of its table
+_REMOVED = "removed_to"  # the position of the lake when a table was removed last
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,19 @@ class _TableForm:
     generation: int
     snapshot: int | None
     breaks: tuple[LogBreak, ...] = ()
+    dropped_us: int = NO_COMMIT_TIME
 
 
+@dataclass(frozen=True, slots=True)
+class _PlaceForm:
+    """A position."""
+
+    timeline: int
+    commit_lsn: int
+    ordinal: int
+
+
+_PLACE_FORM: JsonForm[_PlaceForm] = JsonForm(_PlaceForm)
 _LAKE_FORM: JsonForm[_LakeForm] = JsonForm(_LakeForm)
 _TABLE_FORM: JsonForm[_TableForm] = JsonForm(_TableForm)
 
@@ -87,6 +101,7 @@ class CatalogPositions:
     def __init__(self, root: str, catalog: SqlCatalog, identity: Identity) -> None:
         self._catalog = catalog
         self.tables: Mapping[TableId, TablePosition] = {}
+        self.settled: Mapping[TableId, TablePosition] = {}  # none: a write concerns the rows that changed
         self._where = f"the catalog of {root}"
         with translated(self._where):
             catalog.create_namespace_if_not_exists(NAMESPACE)
@@ -103,6 +118,12 @@ class CatalogPositions:
                 catalog.update_namespace_properties(NAMESPACE, updates={_LAKE: _LAKE_FORM.write(own).decode()})
         forms = [_TABLE_FORM.read(text.encode()) for key, text in found.items() if key.startswith(_TABLE)]
         self._keep(forms)
+        self.leaving = {
+            key.removeprefix(_LEAVING): text for key, text in found.items() if key.startswith(_LEAVING)
+        }  # folders of removed tables that are being deleted, with the application of each
+        self.removed_to = (
+            _position(_PLACE_FORM.read(found[_REMOVED].encode())) if _REMOVED in found else None
+        )  # that of the lake when a table was removed last; None: none was
 
     @property
     def outbox(self) -> str:
@@ -124,24 +145,36 @@ class CatalogPositions:
     def write(self, outbox: str, touched: Iterable[tuple[TablePosition, int | None]], applied: Applied) -> None:
         """Record the positions and snapshots of the `touched` tables, and `applied` for the whole lake."""
         at, known = applied.position, self._lake
-        lake = _LakeForm(
-            known.id,
-            known.capture,
-            known.system_identifier,
-            outbox,
-            applied.sequence,
-            at.timeline,
-            at.commit_lsn,
-            at.ordinal,
-            known.writes + 1,
+        lake = replace(
+            known,
+            outbox=outbox,
+            sequence=applied.sequence,
+            timeline=at.timeline,
+            commit_lsn=at.commit_lsn,
+            ordinal=at.ordinal,
+            writes=known.writes + 1,
         )
         forms = [_form(table, snapshot) for table, snapshot in touched]
         updates = {f"{_TABLE}{form.database}.{form.relation}": _TABLE_FORM.write(form) for form in forms}
         self._replace(lake, updates)
-        self._lake = lake
         self._keep(forms)
 
-    def _replace(self, lake: _LakeForm, updates: Mapping[str, bytes]) -> None:
+    def begin_removal(self, table: TablePosition, app: str) -> None:
+        """Replace the position of a dropped table by its folder, which is deleted after that."""
+        at = self.applied.position
+        place = _PLACE_FORM.write(_PlaceForm(at.timeline, at.commit_lsn, at.ordinal))
+        updates = {f"{_LEAVING}{table.folder}": app.encode(), _REMOVED: place}
+        of = table.database, table.relation
+        self._replace(replace(self._lake, writes=self._lake.writes + 1), updates, [f"{_TABLE}{of[0]}.{of[1]}"])
+        self.tables = {key: known for key, known in self.tables.items() if key != of}
+        self.leaving[table.folder], self.removed_to = app, at
+
+    def end_removal(self, folder: str) -> None:
+        """Name a folder no longer: nothing is left of it."""
+        self._replace(replace(self._lake, writes=self._lake.writes + 1), {}, [f"{_LEAVING}{folder}"])
+        del self.leaving[folder]
+
+    def _replace(self, lake: _LakeForm, updates: Mapping[str, bytes], removed: Collection[str] = ()) -> None:
         """Write the properties in one transaction; raise `TableFenced` if the lake is not as it was written last.
 
         NB: pyiceberg's own update compares nothing, and reads all properties.
@@ -161,9 +194,12 @@ class CatalogPositions:
         with translated(self._where), self._catalog.engine.begin() as connection:
             if connection.execute(update(Property).where(*is_known).values(property_value=new)).rowcount != 1:
                 raise TableFenced(self._where, "it recorded other positions than this pipeline wrote")
+            if rows or removed:
+                keys = [*updates, *removed]
+                connection.execute(delete(Property).where(*own, Property.property_key.in_(keys)))
             if rows:
-                connection.execute(delete(Property).where(*own, Property.property_key.in_(updates)))
                 connection.execute(insert(Property), rows)
+        self._lake = lake
 
     def _keep(self, forms: Iterable[_TableForm]) -> None:
         found = {(Oid(form.database), Oid(form.relation)): form for form in forms}
@@ -191,6 +227,7 @@ def _form(table: TablePosition, snapshot: int | None) -> _TableForm:
         table.generation,
         snapshot,
         table.breaks,
+        table.dropped_us,
     )
 
 
@@ -208,8 +245,9 @@ def _table(form: _TableForm) -> TablePosition:
         form.generation,
         LakeEntry(written),
         breaks=form.breaks,
+        dropped_us=form.dropped_us,
     )
 
 
-def _position(form: _LakeForm | _TableForm) -> Position:
+def _position(form: _LakeForm | _TableForm | _PlaceForm) -> Position:
     return Position(TimelineId(form.timeline), Lsn(form.commit_lsn), form.ordinal)

@@ -22,7 +22,7 @@ from tidemark.pipeline.iceberg.snapshot_summary import read_applied
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, messages_app, table_app
 from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.lake.report import LakeReport, NoLake
+from tidemark.pipeline.lake.report import LakeReport, NoLake, drop_time
 
 
 class OpenedCatalog:
@@ -59,6 +59,7 @@ def listed(root: str) -> dict[str, LakeReport]:
             "position": str(applied.position),
             "sequence": applied.sequence,
             "outbox": lake.positions.outbox,
+            "leaving": sorted(lake.positions.leaving),
             "tables": [_summary(table) for table in lake.tables],
         }
 
@@ -71,6 +72,7 @@ def _summary(table: TablePosition) -> dict[str, LakeReport]:
         "oid": table.relation,
         "folder": table.folder,
         "state": table.state.value,
+        "dropped_at": drop_time(table),
         "position": str(table.position),
         "sequence": table.sequence,
         "generation": table.generation,

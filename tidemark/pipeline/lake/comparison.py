@@ -207,7 +207,7 @@ def _missing(
         Compared(f"{table.namespace}.{table.name}", copy.row_count, 0, "copied", "not in the lake")
         for table in source.tables()
         if (copy := copies.get((database, table.oid))) is not None and copy.generation
-        if (database, table.oid) not in positions.tables
+        if (database, table.oid) not in positions.recorded
     ]
 
 

@@ -108,6 +108,18 @@ class LakeFolders:
             folder = f"{database}/{_schema_folder(first.namespace)}/{folder_name(first.name)}"
             self._keep(of, next(name for name in _distinct(folder, of[1]) if not self._is_anothers(of, name)))
 
+    def release(self, of: TableId) -> None:
+        """Keep no folder for a removed table; another table gets it once it is free."""
+        self._chosen.pop(of, None)
+
+    def hold(self, folder: str) -> None:
+        """Let no table have a folder that is being deleted."""
+        self._used.add(folder.casefold())
+
+    def free(self, folder: str) -> None:
+        """Let another table have a folder of which nothing is left."""
+        self._used.discard(folder.casefold())
+
     def _keep(self, of: TableId, folder: str) -> None:
         self._chosen[of] = folder
         self._used.add(folder.casefold())

@@ -29,14 +29,15 @@ def main(arguments: list[str]) -> int:
     except TidemarkError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    sequences = [positions.applied.sequence, *(table.sequence for table in positions.tables.values())]
+    recorded = positions.recorded
+    sequences = [positions.applied.sequence, *(table.sequence for table in recorded.values())]
     tables = [
         [*key, table.generation, table.state in _COPIED]
-        for key, table in positions.tables.items()
+        for key, table in recorded.items()
         if table.relation != INVALID_OID
     ]
     # NB: an interrupted batch is in some tables already, and not yet in the row for the whole lake.
-    at = max([positions.applied.position, *(table.position for table in positions.tables.values())])
+    at = max([positions.applied.position, *(table.position for table in recorded.values())])
     content = {
         "sequence": max(sequences),
         "position": [at.timeline, at.commit_lsn, at.ordinal],

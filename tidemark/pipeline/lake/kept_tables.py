@@ -49,6 +49,11 @@ class KeptTables:
             return table
         return writable_table(uri, app, recorded, properties=properties, checkpoint_every=CHECKPOINT_BEHIND)
 
+    def close(self, uri: str) -> None:
+        """Keep the table no longer."""
+        with self._lock:
+            self._tables.pop(uri, None)
+
     def keep(self, table: LakeTable) -> None:
         """Keep a table whose last write succeeded."""
         if not table.exists or table.has_new_checkpoint:

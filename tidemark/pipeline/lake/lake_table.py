@@ -307,7 +307,7 @@ class LakeTable:
     ) -> None:
         """Replace all rows and columns, and the partition columns by `partition`; None: they stay."""
         columns = self.partition if partition is None else tuple(partition)
-        if isinstance(rows, pa.Table) and not columns and self._has_columns_of(rows):
+        if isinstance(rows, pa.Table) and not columns and self.has_columns_of(rows):
             token = new_token()
             with self._translated(token):
                 files = self.files(self.schema.names[:1])
@@ -327,7 +327,7 @@ class LakeTable:
                 commit_properties=properties,
             )
 
-    def _has_columns_of(self, rows: pa.Table) -> bool:
+    def has_columns_of(self, rows: pa.Table) -> bool:
         """Return whether the table has the columns of `rows`, and files that a commit of Tidemark can replace."""
         if self._delta is None or self.partition or rows.nbytes > FILE_BYTES:
             return False
@@ -377,10 +377,16 @@ class LakeTable:
     @contextmanager
     def writing(self, applied: Applied) -> Iterator[FileChange]:
         """Commit the files that the caller adds and removes; without any, only `applied`."""
+        with self.replacing(applied) as change:
+            yield change
+            passed(Failpoint.FILES_WRITTEN)
+
+    @contextmanager
+    def replacing(self, applied: Applied) -> Iterator[FileChange]:
+        """Do the same as `writing`, for a table that is neither a log nor a replica."""
         change, token = FileChange(), new_token()
         with self._translated(token):
             yield change
-            passed(Failpoint.FILES_WRITTEN)
             self._commit_files(change, applied, token)
 
     def forget_files(self, hours: int = 0) -> None:

@@ -1,12 +1,13 @@
 """The positions table: the applied position of every table of the lake, and the start of a new checkpoint.
 
 It is written last in every batch, so it never claims more than the tables contain. Each table has one row, with its
-present name, its folder and the matching versions of log and replica. The messages of each database have one row, with
-relation 0. The row of database 0 covers the whole lake: everything up to it is in the lake, also for tables without
-changes. The commit contains this position as application transactions.
+present name, its folder and the matching versions of log and replica. Rows of dropped tables are settled: they are in
+files that a batch does not write again (`position_files`), and the stream does not look at them either. The messages of
+each database have one row, with relation 0. The row of database 0 covers the whole lake: everything up to it is in the
+lake, also for tables without changes. The commit contains this position as application transactions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from enum import Enum
@@ -27,6 +28,7 @@ from tidemark.pipeline.lake.faults import (
     FAULT,
     POSITION,
     UNTOUCHED,
+    FaultKind,
     LakeEntry,
     LogBreak,
     break_columns,
@@ -37,6 +39,8 @@ from tidemark.pipeline.lake.faults import (
     target_columns,
 )
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.leaving import LEAVING, LeavingFolder, leaving_column, parse_leaving
+from tidemark.pipeline.lake.position_files import SETTLED_AT_ONCE, PositionFiles, found_files, paths_and_sizes
 from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.pipeline.lake.writable_table import writable_table
 from tidemark.pipeline.storage.stores import store_of
@@ -71,10 +75,14 @@ SCHEMA = pa.schema(
         pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
         pa.field("pinned", pa.string()),  # the relation version whose columns are kept (schema_policy); NULL: none
         pa.field("settings", pa.string()),  # of the table in [[lake.tables]], as it is written; NULL: not recorded
+        pa.field("dropped_us", pa.int64()),  # the commit time of its DROP; NULL: it exists, or the time is not known
         # Of the whole lake, in the row of database 0: the latest commit in it, and after which position `_events` has
         # all events. NULL: an earlier version of Tidemark wrote the lake last.
         pa.field("commit_time_us", pa.int64()),
         pa.field("events_after", POSITION),
+        # Also there: folders of removed tables that are being deleted, and the position when a table was removed last.
+        pa.field("leaving", LEAVING),
+        pa.field("removed_to", POSITION),
     ]
 )
 
@@ -115,12 +123,20 @@ class TablePosition:
     replica: LakeEntry = UNTOUCHED
     breaks: tuple[LogBreak, ...] = ()
     pinned: Relation | None = None  # the version whose columns log and replica keep, with schema_policy = "ignore"
+    dropped_us: int = NO_COMMIT_TIME  # the commit time of its DROP; NO_COMMIT_TIME: it exists, or that is not known
     settings: str = ""  # with which the pipeline writes the table (`LakeTableConfig.contents`); "": not recorded
 
     @property
     def qualified_name(self) -> str:
         """Return the table's name in messages and commands."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Return whether the table was dropped, and log and replica contain everything: its row does not change."""
+        faults = (self.log.fault, self.replica.fault)
+        is_complete = all(fault is None or fault.kind is FaultKind.EXCLUDED for fault in faults)
+        return self.state is TableState.DROPPED and is_complete
 
     @property
     def log_version(self) -> int:
@@ -152,6 +168,7 @@ class TablePosition:
             "log_breaks": [break_columns(gap) for gap in self.breaks],
             "pinned": encode_relation(self.pinned).decode() if self.pinned is not None else None,
             "settings": self.settings or None,
+            "dropped_us": self.dropped_us or None,
         }
 
 
@@ -200,20 +217,91 @@ class Positions:
         self._table = writable_table(self._uri, self._app, checkpoint_every=CHECKPOINT_BEHIND)
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self._table_rows = _TableRows(self._owner)
-        self.tables: dict[TableId, TablePosition] = {}
+        self._files: PositionFiles | None = None  # None: not known, so that the next write replaces all
+        self.tables: dict[TableId, TablePosition] = {}  # that are not settled
+        self.settled: dict[TableId, TablePosition] = {}
+        self._folders: dict[str, TableId] = {}  # of the settled tables
+        self._at_rest: set[TableId] = set()  # tables that become settled once there are some
+        self._recalled: set[TableId] = set()  # since the last write
         self.outbox = ""
         self.foreign_change = ""  # to the positions table, since the last commit of Tidemark
         self.newest_commit_us = NO_COMMIT_TIME  # of all transactions in the lake
         self.events_after: Position | None = None  # `_events` has all later events; None: it is not written
+        self.leaving: dict[str, LeavingFolder] = {}  # by folder: `_positions` has no row of its table any longer
+        self._named: frozenset[str] = frozenset()  # the leaving folders that `_positions` names
+        self.removed_to: Position | None = None  # that of the lake when a table was removed last; None: none was
         for row in self._rows():
-            self.outbox = str(row["outbox"])
             if row["database"] != INVALID_OID:
                 table = _parse(row)
                 self.tables[table.database, table.relation] = table
                 continue
-            time_us, after = row.get("commit_time_us"), row.get("events_after")
-            self.newest_commit_us = time_us if isinstance(time_us, int) else NO_COMMIT_TIME
+            after = row.get("events_after")
+            self.outbox = str(row["outbox"])
+            self.newest_commit_us = _time_of(row, "commit_time_us")
             self.events_after = parse_position(after) if isinstance(after, dict) else None
+            self.leaving = {one.folder: one for one in parse_leaving(row.get("leaving"))}
+            removed_to = row.get("removed_to")
+            self.removed_to = parse_position(removed_to) if isinstance(removed_to, dict) else None
+        self._named = frozenset(self.leaving)
+        self._at_rest.update(of for of, table in self.tables.items() if table.is_at_rest)
+        self._files = self._found_files()
+        for file in self._files.settled if self._files is not None else ():
+            self._settle(file.tables)
+
+    @property
+    def recorded(self) -> dict[TableId, TablePosition]:
+        """Return all tables, also the settled ones."""
+        return {**self.settled, **self.tables}
+
+    def recall(self, tables: Iterable[TableId]) -> None:
+        """Let batches look at those of `tables` again that are settled: they have changes, or were maintained."""
+        found = {of: self.settled.pop(of) for of in tables if of in self.settled}
+        for known in found.values():
+            del self._folders[known.folder]
+        if found:
+            self.tables = {**self.tables, **found}
+            self._recalled.update(found)
+            self._at_rest.update(found)
+
+    def at_rest(self) -> list[TablePosition]:
+        """Return the dropped tables whose rows do not change any longer."""
+        return [*self.settled.values(), *(self.tables[of] for of in self._at_rest if self.tables[of].is_at_rest)]
+
+    def begin_removal(self, table: TablePosition, leaving: LeavingFolder) -> bool:
+        """Replace the row of a table that is at rest by its folder, with the next write; return False if it changed."""
+        of = table.database, table.relation
+        self.recall([of])
+        if self.tables.get(of) is not table or not table.is_at_rest:
+            return False
+        self.tables = {key: known for key, known in self.tables.items() if key != of}
+        self._at_rest.discard(of)
+        self.leaving[leaving.folder] = leaving
+        self.removed_to = self.applied.position
+        return True
+
+    def is_removed(self, of: TableId, lsn: Lsn) -> bool:
+        """Return whether a table that had changes up to a commit LSN was removed."""
+        is_known = of in self.tables or of in self.settled
+        return not is_known and self.removed_to is not None and lsn <= self.removed_to.commit_lsn
+
+    @property
+    def deletable(self) -> list[LeavingFolder]:
+        """Return the leaving folders that `_positions` names already."""
+        return [one for folder, one in self.leaving.items() if folder in self._named]
+
+    def end_removal(self, folder: str) -> None:
+        """Name a folder no longer: nothing is left of it."""
+        self.leaving.pop(folder, None)
+
+    def settled_in(self, folder: str) -> TableId | None:
+        """Return the settled table of a folder."""
+        return self._folders.get(folder)
+
+    def _settle(self, tables: Iterable[TableId]) -> None:
+        for of in tables:
+            known = self.settled[of] = self.tables.pop(of)
+            self._folders[known.folder] = of
+            self._at_rest.discard(of)
 
     @property
     def applied(self) -> Applied:
@@ -237,33 +325,57 @@ class Positions:
         if self._table.access != store_of(self._uri).access():
             self._reopen()
 
-    def write(self, outbox: str, touched: Iterable[TablePosition], applied: Applied) -> None:
-        """Record the positions of the `touched` tables, and `applied` as the position of the whole lake."""
-        self._renew()
-        tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
-        self._overwrite(self._rows_of(outbox, tables, applied), applied)
-        self.tables, self.outbox = tables, outbox
+    def write(self, outbox: str, touched: Iterable[TablePosition], applied: Applied) -> Collection[TablePosition]:
+        """Record the positions of the `touched` tables, and `applied` as the position of the whole lake.
 
-    def _overwrite(self, rows: pa.Table, applied: Applied) -> None:
+        Return the tables that become settled.
+        """
+        self._renew()
+        changed = {(table.database, table.relation): table for table in touched}
         for reopened in range(REOPENED_MAX + 1):
             try:
                 self._make()
-                self._table.overwrite(rows, applied)
-            except (TableMoved, TableDiverged):  # NB: each commit contains all rows and so undoes a foreign change
+                return self._overwrite(outbox, changed, applied)
+            except (TableMoved, TableDiverged):
                 if reopened == REOPENED_MAX:
                     raise
                 self._reopen()
-            else:
-                return
+        raise AssertionError  # the last attempt raises
 
-    def _rows_of(self, outbox: str, tables: Mapping[TableId, TablePosition], applied: Applied) -> pa.Table:
-        whole = self._row_of_lake(outbox, applied)
-        return pa.concat_tables([whole, self._table_rows.of(outbox, tables)]).combine_chunks()
+    def _overwrite(
+        self, outbox: str, changed: Mapping[TableId, TablePosition], applied: Applied
+    ) -> Collection[TablePosition]:
+        files = self._files if self._files is not None and self._files.version == self._table.version else None
+        if files is None:  # NB: another writer changed the table, or may have: writing all rows again undoes it
+            self.recall(list(self.settled))
+        tables = {**self.tables, **changed}
+        at_rest = self._at_rest.difference(changed).union(of for of, table in changed.items() if table.is_at_rest)
+        settling = at_rest if files is not None and len(at_rest) >= SETTLED_AT_ONCE else set()
+        stays = {of: table for of, table in tables.items() if of not in settling} if settling else tables
+        rows = pa.concat_tables([self._row_of_lake(outbox, applied), self._table_rows.of(outbox, stays)])
+        if files is None:
+            self._table.overwrite(rows.combine_chunks(), applied)
+            self._files = PositionFiles(self._table.version, paths_and_sizes(self._table))
+        else:
+            known = {**self.settled, **tables} if settling or self._recalled else {}
+
+            def rows_of(some: Iterable[TableId]) -> pa.Table:
+                return _as_rows([{**known[of].row(), **self._owner, "outbox": outbox} for of in some])
+
+            self._files = files.write(
+                self._table, rows.combine_chunks(), rows_of, applied, added=settling, left=self._recalled
+            )
+        self.tables, self.outbox, self._at_rest, self._recalled = tables, outbox, at_rest, set()
+        self._named = frozenset(self.leaving)
+        self._settle(list(settling))
+        return [self.settled[of] for of in settling]
 
     def _row_of_lake(self, outbox: str, applied: Applied) -> pa.Table:
         lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
         row = {**lake.row(), **self._owner, "outbox": outbox, "commit_time_us": self.newest_commit_us or None}
         row["events_after"] = position_columns(self.events_after) if self.events_after is not None else None
+        row["leaving"] = leaving_column(self.leaving.values()) or None
+        row["removed_to"] = position_columns(self.removed_to) if self.removed_to is not None else None
         return _as_rows([row])
 
     def _rows(self) -> list[dict[str, object]]:
@@ -286,6 +398,13 @@ class Positions:
         with table.reading():
             applied: list[dict[str, object]] = table.scan().read_all().to_pylist()
         return applied
+
+    def _found_files(self) -> PositionFiles | None:
+        """Return the files of the table; None if the next write has to replace all of them."""
+        if not self._table.exists or self.foreign_change or not self._table.has_columns_of(SCHEMA.empty_table()):
+            return None
+        with self._table.reading():
+            return found_files(self._table, self._at_rest)
 
     def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
         owner = self._owner
@@ -324,6 +443,12 @@ class Positions:
             self._check_owner(rows)
 
 
+def _time_of(row: Mapping[str, object], name: str) -> int:
+    """Return a time of a row; `NO_COMMIT_TIME` if it has none, or an earlier version of Tidemark wrote it."""
+    time_us = row.get(name)
+    return time_us if isinstance(time_us, int) else NO_COMMIT_TIME
+
+
 def _state_of(row: Mapping[str, object]) -> TableState:
     """Return a table's state; an earlier version of Tidemark created replicas of tables without a key."""
     state = TableState(row["state"])
@@ -350,5 +475,6 @@ def _parse(row: Mapping[str, object]) -> TablePosition:
         parse_target("replica", row),
         parse_breaks(row.get("log_breaks")),
         decode_relation(pinned.encode()) if isinstance(pinned := row.get("pinned"), str) else None,
+        _time_of(row, "dropped_us"),
         str(row.get("settings") or ""),
     )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.model.table_name import TableName
@@ -74,7 +75,7 @@ class OpenedLake:
         self.capture, self.system_identifier = str(row["capture"]), str(row["system_identifier"])
         identity = Identity(self.capture, SystemIdentifier(int(self.system_identifier)), "", 0, 0, 0)
         self.positions = Positions(self.root, identity)
-        self.tables = sorted(self.positions.tables.values(), key=lambda table: table.folder)
+        self.tables = sorted(self.positions.recorded.values(), key=lambda table: table.folder)
 
     def deltas(self, table: TablePosition) -> list[LakeDelta]:
         """Return the Delta tables of a table."""
@@ -120,6 +121,7 @@ def listed(lake: OpenedLake) -> dict[str, LakeReport]:
         "position": str(applied.position),
         "sequence": applied.sequence,
         "outbox": lake.positions.outbox,
+        "leaving": sorted(lake.positions.leaving),
         "tables": [_summary(lake, table) for table in lake.tables],
     }
 
@@ -132,6 +134,7 @@ def _summary(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
         "oid": table.relation,
         "folder": table.folder,
         "state": table.state.value,
+        "dropped_at": drop_time(table),
         "position": str(table.position),
         "sequence": table.sequence,
         "generation": table.generation,
@@ -139,6 +142,11 @@ def _summary(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
         "not_written": [f"{delta.name}: {fault}" for delta in lake.deltas(table) for fault in _recorded_fault(delta)],
         "breaks": [str(gap) for gap in table.breaks],
     }
+
+
+def drop_time(table: TablePosition) -> str | None:
+    """Return when a table was dropped; None if it exists, or if that is not known."""
+    return str(CommitTime(table.dropped_us)) if table.dropped_us else None
 
 
 def _recorded_fault(delta: LakeDelta) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.table_locks import TableLocks
 from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
+from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.maintenance import Maintenance
@@ -50,7 +51,9 @@ class DeltaLanding:
         for pattern in unmatched_patterns(settings.lake_config, tables.values()):
             log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
-        self._maintenance = Maintenance(settings.lake_config, self._locks, cleanup, parts.progress.metrics, log)
+        self._dropped = DroppedTables(settings.lake, outbox.identity.capture, settings.lake_config, log)
+        metrics = parts.progress.metrics
+        self._maintenance = Maintenance(settings.lake_config, self._locks, cleanup, metrics, log, dropped=self._dropped)
 
     @property
     def positions(self) -> Positions:
@@ -97,7 +100,7 @@ class DeltaLanding:
         """Let a resumed table, or a deferred replica, catch up by one slice; return whether there was one."""
         lake = self._lake
         before = lake.positions.tables
-        is_resumed = self._paused.resume(lake, lambda: self._progress.record_tables(lake.positions.tables))
+        is_resumed = self._paused.resume(lake, lambda: self._record_tables(lake))
         if not is_resumed and not (merges and self._deferred.merge(lake, all_of_them=is_end)):
             return False
         report_changes(self._log, before, lake.positions.tables)
@@ -110,15 +113,19 @@ class DeltaLanding:
         if self._take_maintenance():
             self._lake.refresh()
             self._report_written()
+            self._record_tables(self._lake)
+        self._dropped.offer(self._lake)
 
     def maintained(self) -> AbstractContextManager[None]:
         """Run the thread of maintenance meanwhile."""
         return self._maintenance.running()
 
     def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
-        """Maintain all tables that are due, and record the results."""
-        self._maintenance.complete(is_over)
-        self.record_maintenance()
+        """Maintain all tables that are due, and record the results: of dropped tables those of two steps."""
+        self._dropped.offer(self._lake)
+        for _ in ("check", "delete"):
+            self._maintenance.complete(is_over)
+            self.record_maintenance()
 
     def _opened(self, is_over: Callable[[], bool]) -> Lake:
         databases, settings = self._databases, self._settings
@@ -139,15 +146,21 @@ class DeltaLanding:
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
             self._log.warning("another writer changed the positions table; ignoring its change", change=change)
-        self._progress.record_tables(lake.positions.tables)
+        self._record_tables(lake)
         self._has_resumed = False
         return lake
 
+    def _record_tables(self, lake: Lake) -> None:
+        self._progress.record_tables(lake.positions.tables, len(lake.positions.settled))
+
     def _report_written(self) -> None:
         self._maintenance.report(self._lake.written, self._lake.upkeep)
+        self._maintenance.finish(self._lake.take_finished())
+        self._dropped.offer(self._lake)
 
     def _take_maintenance(self) -> bool:
         results = self._maintenance.take_results()
         if results is not None:
             self._lake.record_maintenance(results.committed, results.damaged)
-        return results is not None
+        has_removals = self._dropped.record(self._lake)
+        return results is not None or has_removals

@@ -6,13 +6,19 @@ from functools import partial
 
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
+from tidemark.io.host.logs import describe_error
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.positions import CatalogPositions
+from tidemark.pipeline.iceberg.snapshot_summary import IcebergTableChanged
+from tidemark.pipeline.iceberg.translated import UnfitForIceberg
 from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.lake.positions import TablePosition
+from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull
+from tidemark.pipeline.landing.dropped_tables import OFFER_S, is_due
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.metrics import BatchStage
@@ -34,6 +40,11 @@ class IcebergLanding:
         self._databases = CapturedDatabases(parts.outbox)
         clock = SystemClock()
         self._expiry = SnapshotExpiry(settings.log_keep_s, lambda: clock.wall_us() / USECS_PER_SECOND)
+        self._clock = clock
+        self._log = parts.log
+        self._due: list[TablePosition] = []  # dropped tables
+        self._search_s = 0.0  # when to search for them, and to repeat what failed
+        self._refused: set[str] = set()  # folders that another program changed
         self._lake = self._opened(None)
 
     @property
@@ -48,13 +59,20 @@ class IcebergLanding:
 
     def land(self, feed: Feed) -> None:
         """Write a portion to the logs of its tables, and confirm it."""
-        with self._progress.metrics.in_stage(BatchStage.WRITE):
-            self._lake.apply(feed.lake_batch)
+        try:
+            with self._progress.metrics.in_stage(BatchStage.WRITE):
+                self._lake.apply(feed.lake_batch)
+        except IcebergTableChanged as error:
+            known = None if error.of is None else self._lake.positions.tables.get(error.of)
+            if known is not None:
+                self._progress.record_changed_log(known, str(error), error.hint)
+            raise
         with self._progress.metrics.in_stage(BatchStage.CONFIRM):
             self.confirm()
 
     def end_portion(self) -> None:
-        """Do nothing: no table was resumed, and there is no maintenance beside the stream."""
+        """Remove a dropped table that is due: there is no maintenance beside the stream."""
+        self._remove_dropped()
 
     def confirm(self) -> None:
         """Confirm to the outbox what every log contains: it is not read again."""
@@ -67,14 +85,49 @@ class IcebergLanding:
         return False
 
     def record_maintenance(self) -> None:
-        """Do nothing: the stream itself expires snapshots."""
+        """Remove a dropped table that is due; the stream itself expires snapshots."""
+        self._remove_dropped()
 
     def maintained(self) -> AbstractContextManager[None]:
         """Run nothing meanwhile."""
         return nullcontext()
 
     def complete_maintenance(self, is_over: Callable[[], bool]) -> None:
-        """Do nothing: the stream itself expires snapshots."""
+        """Remove all dropped tables that are due; the stream itself expires snapshots."""
+        self._remove_dropped()
+        while self._due and not is_over():
+            self._remove_dropped()
+
+    def _remove_dropped(self) -> None:
+        """Remove one dropped table, if one is due; they are searched at intervals."""
+        now_s, lake = self._clock.monotonic_s(), self._lake
+        if not self._due:
+            if now_s < self._search_s:
+                return
+            self._search_s, now_us, config = now_s + OFFER_S, self._clock.wall_us(), self._settings.lake_config
+            known = lake.positions.tables.values()
+            self._due = [one for one in known if one.is_at_rest and is_due(config, one, now_us)]
+        try:
+            lake.complete_removals()
+            table = self._due.pop() if self._due else None
+            if table is not None and table.folder not in self._refused:
+                self._remove(table)
+        except (LakeFailed, LakeFull) as error:
+            self._due = []
+            self._progress.metrics.maintenance_failures.inc()
+            self._log.warning("removal of a dropped table failed", **describe_error(error))
+
+    def _remove(self, table: TablePosition) -> None:
+        if self._lake.positions.tables.get((table.database, table.relation)) is not table:
+            return  # it exists again
+        names = {"table": table.qualified_name, "folder": table.folder}
+        try:
+            self._lake.remove(table)
+        except (IcebergTableChanged, UnfitForIceberg) as error:
+            self._refused.add(table.folder)
+            self._log.warning("a dropped table is kept", **names, reason=str(error))
+        else:
+            self._log.info("a dropped table is removed", **names)
 
     def _opened(self, lake_id: str | None) -> IcebergLake:
         shapes = partial(shape_of, types=self._databases.types)
@@ -93,6 +146,6 @@ def check_settings(config: LakeConfig) -> None:
 
 
 def _unsupported(settings: LakeTableConfig) -> list[str]:
-    plain = LakeTableConfig(settings.pattern, write=settings.write)
+    plain = LakeTableConfig(settings.pattern, write=settings.write, dropped_keep_days=settings.dropped_keep_days)
     names = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(plain, name)]
     return [*names, *(["write = 'replica'"] if settings.write is Written.REPLICA else [])]

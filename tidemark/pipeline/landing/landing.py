@@ -37,7 +37,12 @@ class LakePositions(Protocol):
 
     @property
     def tables(self) -> Mapping[TableId, TablePosition]:
-        """Return the position of each table."""
+        """Return the position of each table that is not settled."""
+        ...
+
+    @property
+    def settled(self) -> Mapping[TableId, TablePosition]:
+        """Return those of dropped tables at which batches do not look."""
         ...
 
     @property

@@ -41,6 +41,7 @@ from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.sinks.table_writes import NO_UPKEEP, Upkeep
@@ -71,6 +72,18 @@ class _DueTable:
 
 
 @dataclass(slots=True)
+class _Retries:
+    """When work is tried that failed."""
+
+    waits_s: float = 0.0  # after the last failure
+    not_before_s: float = 0.0
+
+    def failed(self) -> None:
+        self.waits_s = min(max(2 * self.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
+        self.not_before_s = time.monotonic() + self.waits_s
+
+
+@dataclass(slots=True)
 class MaintenanceResults:
     """What the stream must know: folders with a new commit, and damaged ones with the reason."""
 
@@ -82,8 +95,18 @@ class Maintenance:
     """Maintains the tables of one lake: `report` and `take_results` are for the stream, `step` for one thread."""
 
     def __init__(
-        self, config: LakeConfig, locks: TableLocks, cleanup: LogCleanup, metrics: PipelineMetrics, log: Log
+        self,
+        config: LakeConfig,
+        locks: TableLocks,
+        cleanup: LogCleanup,
+        metrics: PipelineMetrics,
+        log: Log,
+        *,
+        dropped: DroppedTables | None = None,
     ) -> None:
+        """Maintain with the settings of `config`; `dropped` are the removals of the lake, None: there are none."""
+        self._dropped = dropped
+        self._removal = _Retries()
         self._root = cleanup.root
         self._config = config
         self._locks = locks
@@ -91,10 +114,12 @@ class Maintenance:
         self._metrics = metrics
         self._log = log
         self._stop = threading.Event()
-        self._lock = threading.Lock()  # of the next two
+        self._lock = threading.Lock()  # of the next three
         self._reported: dict[str, tuple[int, Upkeep]] = {}
+        self._finishing: set[str] = set()
         self._results = MaintenanceResults()
         self._tables: dict[str, _DueTable] = {}  # by folder
+        self._finished: set[str] = set()  # folders of dropped tables, which are forgotten when nothing is left to do
         self._looked_at: dict[str, None] = {}  # folders that may be due; the one that was maintained last is at the end
         self._later: list[tuple[float, str]] = []  # a heap: the folder may be due at that time
         self._scheduled: dict[str, float] = {}  # the times in the heap
@@ -106,6 +131,11 @@ class Maintenance:
         with self._lock:
             for folder, version in written:
                 self._reported[folder] = version, upkeep.get(folder, NO_UPKEEP)
+
+    def finish(self, folders: Iterable[str]) -> None:
+        """Let the Delta tables of dropped tables be forgotten once they are maintained."""
+        with self._lock:
+            self._finishing.update(folders)
 
     def take_results(self) -> MaintenanceResults | None:
         """Return the results since the last call; None if there are none."""
@@ -166,7 +196,7 @@ class Maintenance:
                 self._attempt(folder, table, self._checkpoint)
         due = next((folder for folder in list(self._looked_at) if self._is_due(folder)), None)
         if due is None:
-            return False
+            return self._dropped is not None and self._remove_dropped(self._dropped)
         del self._looked_at[due]
         self._looked_at[due] = None  # the others are next
         self._attempt(due, self._tables[due], self._maintain)
@@ -190,6 +220,8 @@ class Maintenance:
         if next_s < self._scheduled.get(folder, math.inf):
             self._scheduled[folder] = next_s
             heapq.heappush(self._later, (next_s, folder))
+        elif next_s == math.inf and folder in self._finished:
+            self._forget(folder)
         return False
 
     def _next_look_s(self, table: _DueTable) -> float:
@@ -203,6 +235,12 @@ class Maintenance:
     def _take_reports(self) -> None:
         with self._lock:
             reported, self._reported = self._reported, {}
+            finishing, self._finishing = self._finishing, set()
+        if self._finished:
+            self._finished.difference_update(reported)
+        if finishing:
+            self._finished.update(finishing)
+            self._looked_at.update(dict.fromkeys(finishing & self._tables.keys()))
         for folder, (version, upkeep) in reported.items():
             table = self._tables.get(folder)
             if table is None or version < table.recorded:  # another table in its place
@@ -275,10 +313,7 @@ class Maintenance:
             self._log.info("maintenance of a table yields to the stream", table=folder, reason=str(lost))
             table.step_bytes = max(STEP_BYTES_MIN, table.step_bytes // 2)
         except (TableDiverged, TableStopped, TableNotFoundError):
-            del self._tables[folder]  # the stream finds it out with the next batch
-            self._looked_at.pop(folder, None)
-            self._scheduled.pop(folder, None)
-            self._forget_failures(folder)
+            self._forget(folder)  # the stream finds it out with the next batch
             return
         except Exception as error:  # noqa: BLE001 - other tables are still maintained, and the operator sees it
             self._metrics.maintenance_failures.inc()
@@ -298,6 +333,32 @@ class Maintenance:
             return
         table.waits_s = min(max(2 * table.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
         table.not_before_s = time.monotonic() + table.waits_s
+
+    def _remove_dropped(self, dropped: DroppedTables) -> bool:
+        """Remove a part of the dropped tables; return whether there was one."""
+        retries, work = self._removal, ("", "_remove_dropped")
+        if not dropped.has_work or time.monotonic() < retries.not_before_s:
+            return False
+        try:
+            dropped.step(self._config.maintain_files)
+        except Exception as error:  # noqa: BLE001 - tables are still maintained, and the operator sees it
+            self._metrics.maintenance_failures.inc()
+            self._failing.setdefault(work, time.monotonic())
+            fields = {**describe_error(error), "error": first_reason(str(error))}
+            self._log.warning("removal of a dropped table failed", **fields)
+            retries.failed()
+        else:
+            self._failing.pop(work, None)
+            retries.waits_s = 0.0
+        return True
+
+    def _forget(self, folder: str) -> None:
+        del self._tables[folder]
+        self._finished.discard(folder)
+        self._looked_at.pop(folder, None)
+        self._scheduled.pop(folder, None)
+        self._cleanup.forget(folder)
+        self._forget_failures(folder)
 
     def _forget_failures(self, folder: str) -> None:
         for failing in [one for one in self._failing if one[0] == folder]:

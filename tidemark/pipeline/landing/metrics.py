@@ -22,6 +22,7 @@ NEWEST_ROW_LAG_SECONDS = "tidemark_pipeline_newest_row_lag_seconds"
 APPLIED_LSN = "tidemark_pipeline_held_lsn_bytes"
 BACKLOG = "tidemark_pipeline_backlog_values"
 TABLES = "tidemark_pipeline_tables"
+TABLES_DROPPED = "tidemark_pipeline_tables_dropped"
 TABLES_BLOCKED = "tidemark_pipeline_tables_blocked"
 TABLES_STALE = "tidemark_pipeline_tables_stale"
 TABLES_STOPPED = "tidemark_pipeline_tables_stopped"
@@ -87,7 +88,8 @@ class PipelineMetrics:
         self.newest_row_lag_seconds.set(math.nan)
         self.applied_lsn = self._gauge(APPLIED_LSN, "Commit LSN up to which the lake contains all changes.")
         self.backlog = self._gauge(BACKLOG, "Values in the outbox that are not in the lake.")
-        self.tables = self._gauge(TABLES, "Tables in the lake.")
+        self.tables = self._gauge(TABLES, "Tables in the lake, without dropped ones.")
+        self.tables_dropped = self._gauge(TABLES_DROPPED, "Tables that were dropped, and are kept in the lake.")
         self.tables_blocked = self._gauge(TABLES_BLOCKED, "Tables without a usable key: log only.")
         self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not updated.")
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")

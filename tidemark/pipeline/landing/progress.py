@@ -19,6 +19,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import Fault, FaultKind
+from tidemark.pipeline.lake.folders import LOG
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed
@@ -27,6 +28,7 @@ from tidemark.pipeline.landing.table_overview import TableOverview, Tables, chan
 
 LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
 REPORT_INTERVAL_S = 5.0
+CHANGED = "changed"  # the kind of a fault of a log of Iceberg tables: it ends the pipeline
 HINTS = {
     FaultKind.DIVERGED: TableDiverged.hint,
     FaultKind.STOPPED: TableStopped.hint,
@@ -83,8 +85,13 @@ class PipelineProgress:
         self._reported_at_s = float("-inf")
         self._overview = TableOverview()
 
-    def landed(self, feed: Feed, tables: Tables, head: Sequence, head_lsn: Lsn, seconds: float) -> None:
-        """Record that a batch is in the lake; `head_lsn` is the newest commit in the outbox."""
+    def landed(
+        self, feed: Feed, tables: Tables, head: Sequence, head_lsn: Lsn, seconds: float, *, settled: int = 0
+    ) -> None:
+        """Record that a batch is in the lake; `head_lsn` is the newest commit in the outbox.
+
+        `settled`: the number of dropped tables that `tables` does not have.
+        """
         now_us = self._clock.wall_us()
         self.batches += 1
         self.rows += feed.row_count
@@ -100,7 +107,7 @@ class PipelineProgress:
         for lsn in feed.commit_lsns:
             metrics.visible_bytes.observe(max(0, head_lsn - lsn))
         self._measure_newest_row(feed)
-        self.count_tables(tables)
+        self.count_tables(tables, settled)
         metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
         self._report(feed, head, now_us)
@@ -114,11 +121,13 @@ class PipelineProgress:
     def _newest_row_lag_s(self) -> float:
         return max(0.0, (self._clock.wall_us() - self._newest_us) / USECS_PER_SECOND)
 
-    def count_tables(self, tables: Tables) -> None:
+    def count_tables(self, tables: Tables, settled: int = 0) -> None:
         """Set the metrics of the tables."""
         metrics, overview = self.metrics, self._overview
         overview.update(tables)
-        metrics.tables.set(len(overview))
+        dropped = overview.count(TableState.DROPPED)
+        metrics.tables.set(len(overview) - dropped)
+        metrics.tables_dropped.set(dropped + settled)
         metrics.tables_blocked.set(overview.count(TableState.BLOCKED))
         metrics.tables_stale.set(overview.count(TableState.STALE))
         metrics.tables_stopped.set(overview.count(TableState.STOPPED))
@@ -138,7 +147,7 @@ class PipelineProgress:
             lsn=format_lsn(feed.commit_lsn),
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
-            tables=len(self._overview),
+            tables=len(self._overview) - self._overview.count(TableState.DROPPED),
             faults=self._fault_list(),
             stale=self._stale_names(),
             updated_at_us=now_us,
@@ -152,26 +161,37 @@ class PipelineProgress:
             fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
-    def record_tables(self, tables: Tables) -> None:
+    def record_tables(self, tables: Tables, settled: int = 0) -> None:
         """Record the tables of a lake that was opened, or changed between two batches."""
-        self.count_tables(tables)
+        self.count_tables(tables, settled)
         with suppress(OSError, ValueError, StateError):
             content = json.loads(self._capture.progress(self._reader))
             lists = {"faults": self._fault_list(), "stale": self._stale_names()}
             self._write({**content, **lists, "updated_at_us": self._clock.wall_us()})
 
+    def record_changed_log(self, table: TablePosition, reason: str, remedy: str) -> None:
+        """Write into the file that another writer changed a log, which ends the pipeline; its next start removes it."""
+        fields = _table_fields(table) | {
+            "target": LOG,
+            "kind": CHANGED,
+            "reason": reason,
+            "after": str(table.position),
+            "remedy": remedy,
+        }
+        self._record("faults", [fields])
+
     def record_disk_wait(self, reason: str) -> None:
         """Write into the file, if it exists and the disk has space, why the pipeline waits; "": it does not wait."""
-        self._record_wait("waits_for_room", reason)
+        self._record("waits_for_room", reason)
 
     def record_store_wait(self, reason: str) -> None:
         """Write into the file why the pipeline waits for the object store of the lake; "": it does not wait."""
-        self._record_wait("waits_for_store", reason)
+        self._record("waits_for_store", reason)
 
-    def _record_wait(self, name: str, reason: str) -> None:
+    def _record(self, name: str, value: object) -> None:
         with suppress(OSError, ValueError, StateError):
             content = json.loads(self._capture.progress(self._reader))
-            self._write({**content, name: reason, "updated_at_us": self._clock.wall_us()})
+            self._write({**content, name: value, "updated_at_us": self._clock.wall_us()})
 
     def _fault_list(self) -> list[dict[str, str]]:
         return [fault_fields(*found) for found in self._overview.faults()]
@@ -185,15 +205,12 @@ class PipelineProgress:
 
 def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
     """Return a fault as it is written into the file."""
-    return {
-        "database": str(table.database),
-        "relation": str(table.relation),
-        "table": table.qualified_name,
-        "target": target,
-        "kind": fault.kind.value,
-        "reason": fault.reason,
-        "after": str(fault.position),
-    }
+    found = {"target": target, "kind": fault.kind.value, "reason": fault.reason, "after": str(fault.position)}
+    return _table_fields(table) | found
+
+
+def _table_fields(table: TablePosition) -> dict[str, str]:
+    return {"database": str(table.database), "relation": str(table.relation), "table": table.qualified_name}
 
 
 def report_changes(log: Log, before: Tables, after: Tables) -> None:

@@ -2,7 +2,7 @@
 
 A replay begins after the deleted rows. Of the events up to there it needs only the last one that describes a relation
 version in Arrow, on which later events and rows of that version rely. Bounds of copies stay as well: they are few, and
-end a time in which columns were left out of the log.
+end a time in which columns were left out of the log. Of a table that was removed from the lake no event is needed.
 """
 
 from collections import defaultdict
@@ -21,11 +21,13 @@ DESCRIPTION = "columns"  # NULL: the version is that of an earlier event
 COPY = "copy"  # kind of an event
 
 _Place = tuple[int, int, int]
+IsRemoved = Callable[[TableId, Lsn], bool]
+"""Returns whether a table was removed from the lake after all its changes up to a commit LSN."""
 ExpiredLsn = Callable[[TableId], Lsn]
 """Returns up to which commit LSN rows of a table's log may be deleted; 0: the log has all."""
 
 
-def expire_events(table: LakeTable, expired_lsn: ExpiredLsn) -> None:
+def expire_events(table: LakeTable, expired_lsn: ExpiredLsn, is_removed: IsRemoved) -> None:
     """Delete the events that no replay needs."""
     places: dict[TableId, list[tuple[_Place, bool]]] = defaultdict(list)
     for batch in table.scan([*KEY, *POSITION, DESCRIPTION], pc.field("kind") != COPY):
@@ -33,9 +35,12 @@ def expire_events(table: LakeTable, expired_lsn: ExpiredLsn) -> None:
         describes = pc.is_valid(batch.column(DESCRIPTION)).to_pylist()
         for database, relation, tli, lsn, ordinal, is_described in zip(*numbers, describes, strict=True):
             places[database, relation].append(((tli, lsn, ordinal), is_described))
+    removed = [of for of, known in places.items() if is_removed(of, Lsn(max(lsn for (_, lsn, _), _ in known)))]
+    if removed:
+        table.delete(" OR ".join(f"({_equal(KEY, of)})" for of in removed[:TABLES_MAX]), table.applied)
     conditions: list[str] = []
     for of, known in places.items():
-        if len(conditions) < TABLES_MAX and len(known) > 1:
+        if len(conditions) < TABLES_MAX and len(known) > 1 and of not in removed:
             conditions.extend(_condition(of, known, expired_lsn(of)))
     if conditions:
         table.delete(f"kind <> '{COPY}' AND ({' OR '.join(conditions)})", table.applied)

@@ -30,7 +30,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import Constants, Shapes, lake_columns
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.sinks.event_expiry import ExpiredLsn, expire_events
+from tidemark.pipeline.sinks.event_expiry import ExpiredLsn, IsRemoved, expire_events
 from tidemark.pipeline.sinks.steps import Delivered, TableEvent, bounds_of
 from tidemark.wire.items import encode_item, relation_of
 from tidemark.wire.relations import encode_relation
@@ -95,9 +95,11 @@ class EventRecord:
         *,
         is_reduced: IsReduced,
         expired_lsn: ExpiredLsn,
+        is_removed: IsRemoved,
     ) -> None:
         self._is_reduced = is_reduced
         self._expired_lsn = expired_lsn
+        self._is_removed = is_removed
         self._uri, self._app = f"{root}/{FOLDER}", f"tidemark:{capture}:events"
         self._shapes, self._constants, self._dialects = shapes, constants, dialects
         self._versions: dict[TableId, Relation] = {}
@@ -120,9 +122,14 @@ class EventRecord:
         passed(Failpoint.EVENTS_RECORDED)
         self._versions = versions
         if table.has_passed(COMPACT_EVERY):
-            expire_events(table, self._expired_lsn)
+            # NB: the positions of new tables follow; a copy may have an earlier one than the removal of another table.
+            expire_events(table, self._expired_lsn, lambda of, lsn: of not in tables and self._is_removed(of, lsn))
             table.compact(keep_hours)
         return table.version
+
+    def forget(self, of: TableId) -> None:
+        """Forget the version of a dropped table."""
+        self._versions.pop(of, None)
 
     def _rows(
         self, of: TableId, items: Sequence[Delivered], at: int, versions: dict[TableId, Relation]

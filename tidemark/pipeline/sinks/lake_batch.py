@@ -2,15 +2,16 @@
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
-from tidemark.model.change import NO_COMMIT_TIME, LogicalMessage, SchemaEvent
+from tidemark.model.change import NO_COMMIT_TIME, CopyBoundary, LogicalMessage, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import PARTITIONED, Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.positions import TableId
-from tidemark.pipeline.sinks.steps import Delivered, TableItem
+from tidemark.pipeline.sinks.steps import Delivered, TableItem, last_position
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
 
@@ -62,6 +63,25 @@ def split_items(items: Sequence[LakeItem]) -> SplitBatch:
             continue  # its rows come from its partitions
         split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
     return split
+
+
+def without_removed(split: SplitBatch, known: Container[TableId], removed_to: Position | None) -> SplitBatch:
+    """Leave out changes of removed tables: an outbox that begins again earlier delivers them again.
+
+    `removed_to`: the position of the lake when a table was removed last. A table that the lake does not know, and that
+    has earlier changes, was removed, unless a copy of it begins.
+    """
+    if removed_to is None:
+        return split
+    tables = {of: items if of in known else _after_removal(items, removed_to) for of, items in split.tables.items()}
+    return SplitBatch({of: items for of, items in tables.items() if items}, split.messages)
+
+
+def _after_removal(items: list[Delivered], removed_to: Position) -> list[Delivered]:
+    def is_new(item: TableItem) -> bool:
+        return last_position(item) > removed_to or (isinstance(item, CopyBoundary) and item.begin)
+
+    return list(dropwhile(lambda delivered: not is_new(delivered.item), items))
 
 
 def without_notices(split: SplitBatch, known: Container[TableId]) -> SplitBatch:

@@ -32,6 +32,10 @@ class MergeIntervals:
         """Record that a replica contains all changes now."""
         self._merged_s[of] = self._monotonic_s()
 
+    def forget(self, of: TableId) -> None:
+        """Forget the last merge of a dropped table."""
+        self._merged_s.pop(of, None)
+
     def deferred(
         self,
         of: TableId,

@@ -159,6 +159,10 @@ class Pins:
             columns = columns.after(delivered.item, applied_of(known)) if columns is not None else None
         return columns.relation if columns is not None else None
 
+    def forget(self, of: TableId) -> None:
+        """Forget the columns of a dropped table."""
+        self._found.pop(of, None)
+
 
 def _first_version(items: Sequence[Delivered], applied: Position) -> Relation | None:
     """Return the version of a table before the first of its items after `applied`; None without such an item."""

@@ -29,6 +29,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders
 from tidemark.pipeline.lake.layout import Constants, Shapes
+from tidemark.pipeline.lake.leaving import LeavingFolder
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.lake.table_locks import TableLocks
@@ -45,11 +46,18 @@ from tidemark.pipeline.sinks.lake_batch import (
     latest_relation,
     split_items,
     without_notices,
+    without_removed,
 )
 from tidemark.pipeline.sinks.slow_writes import SlowWrites
 from tidemark.pipeline.sinks.steps import Delivered, last_position
 from tidemark.pipeline.sinks.table_faults import TableFaults
-from tidemark.pipeline.sinks.table_states import breaks_after, diverged_table, fault_state, state_after
+from tidemark.pipeline.sinks.table_states import (
+    breaks_after,
+    diverged_table,
+    dropped_us,
+    fault_state,
+    state_after,
+)
 from tidemark.pipeline.sinks.table_writes import TableWrites, Upkeep
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, paused_outcome
 from tidemark.pipeline.sinks.waiting import StoredItem
@@ -94,7 +102,9 @@ class Lake:
         self._store = store_of(self.root)
         named = {} if databases is None else databases
         self.positions = Positions(self.root, identity)
-        self._folders = LakeFolders(self.root, identity.capture, named, self.positions.tables)
+        self._folders = LakeFolders(self.root, identity.capture, named, self.positions.recorded)
+        for folder in self.positions.leaving:
+            self._folders.hold(folder)
         self._writes = TableWrites(
             self.root,
             identity,
@@ -121,6 +131,7 @@ class Lake:
             dialects or {},
             is_reduced=self._writes.is_reduced,
             expired_lsn=self._writes.expired_lsn,
+            is_removed=self.positions.is_removed,
         )
         self._keep_hours = keep_hours
         self._is_over = is_over
@@ -131,6 +142,8 @@ class Lake:
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._has_settings = False  # `_positions` has those of this configuration
+        self._finished: list[str] = []
+        self._gone: list[str] = []  # folders of removed tables; free once `_positions` does not name them
         self._maintained: set[str] = set()  # folders with commits of maintenance that `_positions` does not record
         self._faults = TableFaults()
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
@@ -229,7 +242,10 @@ class Lake:
             self.positions.tables = {of: self._with_settings(known) for of, known in self.positions.tables.items()}
             self._has_settings = True
         whole = split_items(batch.items)
-        split = without_notices(whole, self.positions.tables)
+        self.positions.recall(whole.tables)
+        split = without_notices(
+            without_removed(whole, self.positions.tables, self.positions.removed_to), self.positions.tables
+        )
         self._add_maintained(split)
         self._add_stopped(split)
         self._add_changed(split)
@@ -319,11 +335,41 @@ class Lake:
     ) -> None:
         begun_s = self._clock.monotonic_s()
         touched = list(map(self._with_settings, touched))
-        self.positions.write(outbox, touched, applied)
+        settled = self.positions.write(outbox, touched, applied)
         self.recording_s = self._clock.monotonic_s() - begun_s
         self._touched = touched
+        for table in settled:
+            self._forget(table)
+        for folder in self._gone:
+            self._folders.free(folder)
+        self._gone = []
         beside = (outcome.beside for outcome in outcomes)
         self._beside = [(uri.removeprefix(f"{self.root}/"), version) for uri, version in filter(None, beside)]
+
+    def _forget(self, table: TablePosition) -> None:
+        """Keep nothing of a dropped table in memory that only its next change needs."""
+        folders = [folder for folder, _ in delta_tables(table)]
+        self._writes.forget((table.database, table.relation), folders)
+        self._events.forget((table.database, table.relation))
+        self._finished += folders
+
+    def begin_removal(self, table: TablePosition, leaving: LeavingFolder) -> None:
+        """Remove a dropped table with the next write of `_positions`, unless it has changed; its files are kept."""
+        if self.positions.begin_removal(table, leaving):
+            self._folders.release((table.database, table.relation))
+            self._forget(table)
+
+    def end_removal(self, folder: str) -> None:
+        """Let other tables have the folder of a removed table after the next write of `_positions`."""
+        self.positions.end_removal(folder)
+        self._gone.append(folder)
+
+    def take_finished(self) -> Collection[str]:
+        """Return the folders of the Delta tables that have become those of settled tables since the last call."""
+        finished, self._finished = self._finished, []
+        for folder in finished:
+            self._writes.upkeep.pop(folder, None)
+        return finished
 
     def _with_settings(self, table: TablePosition) -> TablePosition:
         """Return a table with its present settings, which a command compares with its own."""
@@ -349,6 +395,8 @@ class Lake:
 
     def _add_maintained(self, split: SplitBatch) -> None:
         maintained, self._maintained = self._maintained, set()
+        settled = (self.positions.settled_in(folder.rpartition("/")[0]) for folder in maintained)
+        self.positions.recall([of for of in settled if of is not None])
         for of, known in self.positions.tables.items() if maintained else ():
             if any(folder in maintained for folder, _ in delta_tables(known)):
                 split.add(of)
@@ -402,19 +450,21 @@ class Lake:
         """Return the position of a table after its `items`; `reported`: with those that only report its capture."""
         known = self.positions.tables.get(table)
         applied = max(log.applied, replica.applied, key=lambda applied: applied.position)
+        state = state_after(items, log, replica, known)
         reached = TablePosition(
             database=table[0],
             relation=table[1],
             namespace=known.namespace if known else "",
             name=known.name if known else "",
             folder=self._folders[table],
-            state=state_after(items, log, replica, known),
+            state=state,
             sequence=applied.sequence,
             position=applied.position,
             generation=applied.generation,
             log=log.target,
             replica=replica.target,
             breaks=breaks_after(known, log, reported),
+            dropped_us=dropped_us(items, state, known),
             pinned=self._writes.pinned(table, items, (log, replica)),
         )
         if not items:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemark.model.capture_change import CaptureChange
-from tidemark.model.change import CopyBoundary, SchemaChange, SchemaEvent
+from tidemark.model.change import NO_COMMIT_TIME, CopyBoundary, SchemaChange, SchemaEvent
 from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.sinks.steps import Delivered, TableItem, last_position
@@ -95,6 +95,17 @@ def state_after(items: Sequence[Delivered], log: Outcome, replica: Outcome, know
         return TableState.STALE
     is_collected = replica.table.exists and replica.target.recorded.version < 0
     return TableState.BLOCKED if is_collected or replica.applied.blocked else TableState.LIVE
+
+
+def dropped_us(items: Sequence[Delivered], state: TableState, known: TablePosition | None) -> int:
+    """Return the commit time of the DROP of a table; `NO_COMMIT_TIME` if it exists, or may exist, at the source."""
+    if state is not TableState.DROPPED:
+        return NO_COMMIT_TIME
+    drops = [one.item for one in items if isinstance(one.item, SchemaEvent) and one.item.change is SchemaChange.DROP]
+    if not drops:
+        return known.dropped_us if known is not None else NO_COMMIT_TIME
+    is_certain = drops[-1].capture is CaptureChange.NONE and not drops[-1].still_exists
+    return drops[-1].commit_time_us if is_certain else NO_COMMIT_TIME
 
 
 def _unwritten_state(log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:

@@ -170,6 +170,14 @@ class TableWrites:
         known = self.upkeep.get(folder, NO_UPKEEP)
         self.upkeep[folder] = Upkeep(target.app, entry.recorded, key or known.key, rows_max, keep_hours)
 
+    def forget(self, table: TableId, folders: Collection[str]) -> None:
+        """Keep nothing open of a dropped table, and nothing in memory; `folders` are those of log and replica."""
+        for folder in folders:
+            self._kept.close(f"{self._root}/{folder}")
+        self._present.pop(table, None)
+        self._pins.forget(table)
+        self.intervals.forget(table)
+
     def report_damage(self, damaged: Mapping[str, str]) -> None:
         """Let the next writes to tables fail as if they had found the damage; by folder below the root, with it."""
         self._damaged.update(damaged)

@@ -42,11 +42,11 @@ class SchemaChanged(StateError):
 
 
 class ChangesMissing(StateError):
-    """The table of a query does not follow from the rows of the query: its capture ends, and may begin again."""
+    """The table of a query does not follow from the rows of the query: its capture ends, or begins without its rows."""
 
     hint = (
-        "the query continues without them once it is started with schemaEvolution=ignore; if the table is selected "
-        "again, cdcctl table recopy sends all of its rows"
+        "the query continues without them once it is started with schemaEvolution=ignore; while the table is selected, "
+        "cdcctl table recopy sends all of its rows"
     )
 
 

@@ -71,8 +71,9 @@ class RowContents:
     def gap(self, outbox: OutboxPort, header: ValueHeader) -> str | None:
         """Return why the table does not follow from the rows, from a value on; None: it follows, or gaps are ignored.
 
-        Its capture ends. Or the form lacks what shows it: the rows that were rewritten when the table was logged
-        again, or the timelines, without which changes of an abandoned one seem to be later than those that replace it.
+        Its capture ends, or begins without its rows. Or the form lacks what shows it: the rows that were rewritten when
+        the table was logged again, or the timelines, without which changes of an abandoned one seem to be later than
+        those that replace it.
         """
         if self.evolution is Evolution.IGNORE:
             return None
@@ -92,12 +93,15 @@ class RowContents:
         return None
 
     def _missing(self, outbox: OutboxPort, event: SchemaEvent, sequence: Sequence) -> str | None:
+        begins = event.capture is CaptureChange.BEGINS and event.is_of_capture
         if event.capture is CaptureChange.ENDS:
             relation = event.before
         else:
-            relation = event.after if self._lacks_rows(event) else None
+            relation = event.after if begins or self._lacks_rows(event) else None
         if relation is None or not self.form.table.contains(event.database, relation, outbox.beginning):
             return None
+        if begins:
+            return f"rows and changes of {relation.qualified_name} before value {sequence} of the outbox are missing"
         return _missing_from(relation, sequence)
 
     def _unseen_partition(self, outbox: OutboxPort, header: ValueHeader) -> str | None:

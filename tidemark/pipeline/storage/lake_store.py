@@ -89,6 +89,9 @@ class LakeStore(Protocol):
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in a folder, sorted; none if it is missing."""
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder, and those below it, of which the files were deleted; do nothing if it has one again."""
+
     def move(self, folder: str, to: str) -> None:
         """Rename a folder; a repetition after a crash continues it."""
 

@@ -160,6 +160,12 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder and those below it, as far as they are empty."""
+        for path, _, _ in os.walk(folder, topdown=False):
+            with suppress(OSError):  # it has a file
+                os.rmdir(path)  # noqa: PTH106 - as `os.walk` has it
+
     def move(self, folder: str, to: str) -> None:
         """Rename a folder."""
         Path(folder).rename(to)

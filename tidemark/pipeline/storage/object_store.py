@@ -195,6 +195,9 @@ class ObjectStore:
         """Return the common prefixes in a folder."""
         return sorted(str(prefix).rstrip("/").rpartition("/")[2] for prefix in self._listed(folder)["common_prefixes"])
 
+    def remove_folder(self, folder: str) -> None:
+        """Do nothing: a prefix without objects is no folder."""
+
     def move(self, folder: str, to: str) -> None:
         """Copy the objects of a folder, then delete them, the log first: remaining files are then a damaged table."""
         source, target = self._key(folder), self._key(to)

@@ -60,7 +60,7 @@ def new_reader(
         selects_message=settings.select.selection().selects_message,
         counting=settings.deliver.transactions,
         copied=copies.have if copies.snapshots else nothing_copied,
-        copied_by=copies.snapshots.values(),
+        copied_by=copies.snapshots,
         after=start.position,
         behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
         rows_max=settings.deliver.group_rows_max,

@@ -181,7 +181,8 @@ class BackupCopy:
                 transaction.put_copy(*key, seen)
             if is_first:
                 selection = selection_reported(select, copy)
-                transaction.put(FINGERPRINT, Fingerprint(selection, catalogs.lsn, catalogs.timeline))
+                listed = dict.fromkeys(map(str, self._beginning.databases), self._shows(catalogs.lsn))
+                transaction.put(FINGERPRINT, Fingerprint(selection, catalogs.lsn, catalogs.timeline, listed))
         self._log.info("first copy planned", tables=len(due), lsn=catalogs.lsn, backup=copy.base_backup)
         return due
 
@@ -190,12 +191,16 @@ class BackupCopy:
         known = self._store.copy(*key)
         assert known is not None, "recorded when it was planned"
         generation, place = known.generation + 1, rows.position
-        shows = str(ReplayedSnapshot(self._beginning.complete_from, place.commit_lsn))
+        shows = self._shows(place.commit_lsn)
         snapshot = TableSnapshot(
             rows.relation, shows, seen_time_us, None, place.commit_lsn, place.timeline, seen_time_us
         )
         position = replace(place, ordinal=generation << GENERATION_SHIFT)
         self._feeding.feed(key, position, generation, snapshot, built=self._built(rows, position), whole=_is_whole)
+
+    def _shows(self, lsn: Lsn) -> str:
+        """Return the snapshot of everything that was copied, or listed, at an LSN."""
+        return str(ReplayedSnapshot(self._beginning.complete_from, lsn))
 
     def _built(self, rows: BackedUpRows, after: Position) -> Iterator[BuiltBatch]:
         rows_max, bytes_max = self._settings.bounds

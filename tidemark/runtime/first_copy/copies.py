@@ -4,24 +4,36 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.change import TransactionEnd
 from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.position import Position
-from tidemark.model.snapshot import parse_visibility
+from tidemark.model.snapshot import Visibility, parse_visibility
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
 
 
 class Copies:
-    """Whether a table's copy has a transaction's changes; used when all copies are delivered.
+    """Whether the copies have a transaction's changes; used when all copies are delivered.
 
+    The tables that the first plan did not list were dropped before it, left the selection, or were created later.
+    Their changes that its snapshot shows are not delivered: nothing was delivered of them, they would come after the
+    copies of tables that have their names by then.
     NB: also copies that a custom consumer has not confirmed yet: they are not done, the stream follows them.
     """
 
     def __init__(self, view: StateView) -> None:
-        self.snapshots = {key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot}
+        self._tables = {key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot}
+        self._known = view.copies.keys()
+        listed = view.fingerprint.shown if view.fingerprint is not None else {}
+        self._listed = {Oid(int(database)): parse_visibility(snapshot) for database, snapshot in listed.items()}
         self._shown = [shown for copy in view.copies.values() if (shown := copy.shown_to) is not None]
         self._planned_to = view.planned_to
 
+    @property
+    def snapshots(self) -> list[Visibility]:
+        """The snapshots by which `have` decides."""
+        return [*self._tables.values(), *self._listed.values()]
+
     def have(self, relation: Oid, end: TransactionEnd) -> bool:
-        """Return whether the copy of `relation` has what a transaction changed."""
-        snapshot = self.snapshots.get((end.database, relation))
+        """Return whether the copy of `relation` has what a transaction changed, or the first plan was after it."""
+        key = (end.database, relation)
+        snapshot = self._listed.get(end.database) if key not in self._known else self._tables.get(key)
         return snapshot is not None and snapshot.shows(end.full_xid, end.commit_lsn)
 
     def check_fork(self, timeline: TimelineId, fork_lsn: Lsn, next_timeline: TimelineId) -> None:

@@ -14,6 +14,9 @@ A table that does not fit is refused by name, as a failed request; the other tab
 that may not fit by its size at the node, and a requested table, is read to its end before its first row is delivered.
 So no row of a refused table was delivered, unless COPY's text is more than `EXPANSION` times the table's size.
 
+The first plan lists the tables under one snapshot for each database. Changes that it shows of tables that it does not
+list are not delivered (`Copies`): another table may have the name by now, and its copy would come before them.
+
 After a kill or an abort the table is copied again under a new snapshot and a greater generation, so that sinks empty it
 first. Only a generation's end confirms that its rows are the whole table. `tidemark.runtime.seed.copy_plan` plans which
 tables are due.
@@ -82,7 +85,7 @@ class CopyConflicts(NodeUnfit):
 class TableUnreadable(NodeUnfit):
     """A table whose rows the node itself cannot return, at any attempt."""
 
-    hint = "see the log of the node; correct the row, exclude the table, or set copy.enabled = false"
+    hint = "see the log of the node; correct the row, or exclude the table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +121,15 @@ class FirstCopy:
         *,
         captured: Container[Oid],
         delivered: Callable[[], Collection[TableKey]],
+        names: Callable[[], Mapping[TableKey, TableName]],
         metrics: Metrics,
         log: Log,
         stopping: threading.Event,
     ) -> None:
         """Copy for a capture, as of its start.
 
-        `captured`: its databases. `delivered`: return the existing tables of which something was delivered.
+        `captured`: its databases. `delivered`: return the existing tables of which something was delivered. `names`:
+        return the names of all tables.
         """
         self._settings = settings
         self._store = store
@@ -132,6 +137,7 @@ class FirstCopy:
         self._beginning = beginning
         self._captured = captured
         self._delivered = delivered
+        self._names = names
         self._feeding = CopyFeeding(deliver, metrics, log)
         self._metrics = metrics
         self._log = log
@@ -213,20 +219,23 @@ class FirstCopy:
             not_begun(self._store),
             delivered=delivered,
             away={key for key in delivered if key[0] not in self._captured},
+            names=self._names,
         )
+        after_lsn = node.insert_lsn()
         timeline, seen_lsn = node.flushed()
         moves = {
             # NB: an open one has yet to get its snapshot.
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
             for key, progress in plan.moves.items()
         }
-        found = Fingerprint(selection_reported(settings.select, settings.copy), seen_lsn, timeline)
+        moves |= {key: replace(moves[key], after_lsn=after_lsn) for key in plan.later}
+        found = Fingerprint(selection_reported(settings.select, settings.copy), seen_lsn, timeline, plan.shown)
         with self._store.transaction(self._epoch) as transaction:
             for key, progress in moves.items():
                 transaction.put_copy(*key, progress)
             if plan.is_of_all:
                 transaction.put(FINGERPRINT, found)
-        self._log.info("first copy planned", tables=len(plan.tasks))
+        self._log.info("first copy planned", tables=len(plan.tasks), later=len(plan.later))
         self._fail(plan.denied)
         return plan.tasks
 

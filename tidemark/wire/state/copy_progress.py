@@ -116,6 +116,7 @@ class Fingerprint:
     selection: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seen_lsn: Lsn = INVALID_LSN  # everything that the catalogs showed is before it; 0: not recorded
     timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
+    shown: Mapping[str, str] = field(default_factory=dict)  # snapshots of the first list, by the databases' OIDs
 
     @property
     def shown_to(self) -> Position | None:

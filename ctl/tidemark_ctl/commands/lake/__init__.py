@@ -1,4 +1,4 @@
-"""`cdcctl lake`: shows the tables of a lake, checks them, and adopts a lake that was restored."""
+"""`cdcctl lake`: shows the tables of a lake, checks them, removes dropped ones, and adopts a lake that was restored."""
 
 import click
 
@@ -13,9 +13,10 @@ COMMANDS = {
     "list": Entry(
         "lake.list", "Show every table of a lake, with its folder, state, position and versions.", "list_lake"
     ),
+    "remove": Entry("lake.remove", "Remove dropped tables from a lake, with their data."),
 }
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def lake() -> None:
-    """Show the tables of a lake, check them, and adopt a lake that was restored."""
+    """Show the tables of a lake, check them, remove dropped ones, and adopt a lake that was restored."""

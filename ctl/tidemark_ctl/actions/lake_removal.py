@@ -1,0 +1,70 @@
+"""`cdcctl lake remove`: asks a separate program, so that `cdcctl` needs no library for Delta tables."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import click
+
+from tidemark.model.errors import ConfigError
+from tidemark_ctl.actions.lake_report import lake_report
+from tidemark_ctl.requests.report_program import report_of
+from tidemark_ctl.views.lake_tables import DROPPED, list_tree
+from tidemark_ctl.views.render import Tree, show
+
+PROGRAM = "tidemark.pipeline.driver.table_removal"
+AT_ONCE = 1000  # tables that are arguments of the program
+
+
+class NothingToRemove(ConfigError):
+    """No dropped table has one of the given names."""
+
+    hint = "name a dropped table as `cdcctl lake list` prints it: schema.table, database.schema.table, or its folder"
+
+
+def remove(
+    lake: str,
+    state: Path,
+    config: Path | None,
+    *,
+    reader: str,
+    tables: tuple[str, ...],
+    every: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Run the command."""
+    if bool(tables) == every:
+        raise click.UsageError("name tables, or give --all")
+    listed, _ = lake_report("list", lake, config)
+    found = listed["tables"]
+    assert isinstance(found, list)
+    dropped = [table for table in found if isinstance(table, Mapping) and table["state"] == DROPPED]
+    chosen = [table for table in dropped if (table["dropped_at"] if every else _is_named(table, tables))]
+    if not chosen:
+        raise NothingToRemove(f"{lake} has no such dropped table" if tables else f"{lake} has no dropped table")
+    for line in _lines(chosen):
+        click.echo(line, err=True)
+    if not yes:
+        click.confirm(f"Remove these {len(chosen)} tables with their data?", abort=True, err=True)
+    folders = [str(table["folder"]) for table in chosen]
+    removed: list[Tree] = []
+    kept: dict[str, Tree] = {}
+    for first in range(0, len(folders), AT_ONCE):
+        places = [str(state), lake, str(config or ""), reader]
+        report = report_of(PROGRAM, *places, *folders[first : first + AT_ONCE])
+        assert isinstance(report["removed"], list)
+        assert isinstance(report["kept"], Mapping)
+        removed += report["removed"]
+        kept.update(report["kept"])
+    show({"lake": lake, "removed": removed, "kept": kept}, as_json=as_json)
+
+
+def _is_named(table: Mapping[str, Tree], names: Collection[str]) -> bool:
+    own = (table["folder"], table["table"], f"{table['database']}.{table['table']}")
+    return any(name.strip("/") in own for name in names)
+
+
+def _lines(tables: list[Mapping[str, Tree]]) -> list[str]:
+    lines = list_tree({"tables": tables})["tables"]
+    assert isinstance(lines, list)
+    return [str(line) for line in lines]
