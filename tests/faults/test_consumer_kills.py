@@ -37,6 +37,7 @@ WATCHDOG_S = "600"  # longer than the test keeps the others from the state
 TABLE = "CREATE TABLE account (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text)"
 INSERT = f"INSERT INTO account (note) SELECT repeat(md5(random()::text), 32) FROM generate_series(1, {ROWS})"
 INSERT_ONE = "INSERT INTO account (note) VALUES ('one')"
+pytestmark = pytest.mark.usefixtures("forked")
 ENGINE = """
 import os
 import sys
