@@ -148,7 +148,7 @@ class EngineCapture:
         return self._recopies.is_due(self.progress, self._epoch, copying=capture.status().copying)
 
     def _restart(self, capture: Capture) -> None:
-        self._log.info("restarting capture to copy the tables that a rewind queued, or that were requested")
+        self._log.info("restarting capture to copy the tables that waited for the stream, or that were requested")
         self._capture = None
         capture.stop()
         self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tidemark.model.errors import ConfigError
 from tidemark.model.table_name import TableName
 from tidemark.runtime.first_copy.table_finder import TableFinder
 from tidemark_ctl.opened_state import opened_state
@@ -12,8 +13,12 @@ from tidemark_ctl.requests.loss_acceptance import accept_losses
 from tidemark_ctl.requests.recopy import TableRecopy
 from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
 from tidemark_ctl.views.embedded import BelongsToEngine, embedded_engine
-from tidemark_ctl.views.lake_tree import diverged_logs
+from tidemark_ctl.views.lake_tree import changed_logs, diverged_logs
 from tidemark_ctl.views.render import show
+
+
+class LogChanged(ConfigError):
+    """A log of Iceberg tables that another writer changed: a copy would only append to it."""
 
 
 def recopy(
@@ -40,7 +45,13 @@ def recopy(
                 hint="set TIDEMARK_CAPTURE__DSN to the DSN of the engine, or call engine.recopy() in the application",
             )
         requested = TableFinder.of(settings.capture.dsn, settings.select.selection(), store).find(names)
-        accept_losses(state, diverged_logs(state, {table.key for table in requested}), accepted=accept_break)
+        keys = {table.key for table in requested}
+        if changed := changed_logs(state, keys, store.marks().readers):
+            raise LogChanged(
+                "; ".join(f"the lake {lake} is not written: {log.reason}" for lake, log in changed),
+                hint="; ".join(dict.fromkeys(log.remedy for _, log in changed)),
+            )
+        accept_losses(state, diverged_logs(state, keys), accepted=accept_break)
         request = TableRecopy(
             store, settings.capture.dsn, requested, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
         )

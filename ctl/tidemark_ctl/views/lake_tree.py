@@ -1,6 +1,6 @@
 """The last progress that each pipeline of a state recorded for its lake, for `cdcctl status`; see `driver.progress`."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark_ctl.views.render import Tree
 
 PIPELINE_FILES = "pipeline-*.json"
-LOG, DIVERGED, PAUSED = "log", "diverged", "paused"
+LOG, DIVERGED, PAUSED, CHANGED = "log", "diverged", "paused", "changed"
 MESSAGES_ENTRY = "messages"
 
 
@@ -24,6 +24,7 @@ class LakeFault:
     kind: str
     reason: str
     after: str
+    remedy: str = ""  # of a log that a new copy does not mend
 
     @property
     def key(self) -> str:
@@ -88,6 +89,21 @@ def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None
         for report in pipeline_reports(state)
         for fault in report.faults
         if (fault.target, fault.kind) == (LOG, DIVERGED) and fault.concerns(tables)
+    ]
+
+
+def changed_logs(
+    state: Path, tables: Collection[tuple[int, int]], readers: Container[str]
+) -> list[tuple[str, LakeFault]]:
+    """Return the logs of `tables` in Iceberg's format that another writer changed, each with its lake.
+
+    `readers`: those whose pipelines are considered.
+    """
+    return [
+        (report.lake, fault)
+        for report in pipeline_reports(state)
+        for fault in report.faults
+        if fault.kind == CHANGED and fault.concerns(tables) and report.reader in readers
     ]
 
 

@@ -275,6 +275,7 @@ class Copying:
                 deliver,
                 captured=(),
                 delivered=tuple,
+                names=dict,
                 metrics=Metrics("bench"),
                 log=get_log("bench"),
                 stopping=threading.Event(),

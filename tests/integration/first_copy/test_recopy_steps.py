@@ -188,6 +188,7 @@ def first_copy(store: StateStore, dsn: str) -> FirstCopy:
         no_delivery,
         captured=(),
         delivered=tuple,
+        names=dict,
         metrics=Metrics("main"),
         log=get_log("test"),
         stopping=stopping,

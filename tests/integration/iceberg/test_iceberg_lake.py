@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import sqlite3
 import time
@@ -142,6 +143,33 @@ def test_rows_of_another_writer_end_the_pipeline_and_name_the_snapshot(tmp_path:
     with pytest.raises(IcebergTableChanged, match=rf"another writer: snapshot {snapshot.snapshot_id}") as refusal:
         iceberg_lake(tmp_path).apply(batch(table.delivered()))
     assert refusal.value.disposition is Disposition.HALT
+
+
+def test_a_table_is_continued_after_it_was_rolled_back_to_the_named_snapshot(tmp_path: Path) -> None:
+    table = lake_with_a_row(tmp_path)
+    foreign = iceberg_table(tmp_path, FOLDER)
+    for _ in range(2):
+        foreign.append(foreign.scan().to_arrow())
+    table.insert({1: 2, 2: "b", 3: None})
+    with pytest.raises(IcebergTableChanged) as refusal:
+        iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    named = re.search(r"rollback_to_snapshot\((\d+)\)", refusal.value.hint)
+    assert named is not None
+    iceberg_table(tmp_path, FOLDER).manage_snapshots().rollback_to_snapshot(int(named[1])).commit()
+    iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    assert [row["id"] for row in iceberg_rows(tmp_path, FOLDER)] == [1, 2]
+
+
+def test_no_snapshot_is_named_if_none_of_tidemark_is_left(tmp_path: Path) -> None:
+    table = lake_with_a_row(tmp_path)
+    foreign = iceberg_table(tmp_path, FOLDER)
+    foreign.append(foreign.scan().to_arrow())
+    own, _ = foreign.snapshots()
+    foreign.maintenance.expire_snapshots().by_id(own.snapshot_id).commit()
+    table.insert({1: 2, 2: "b", 3: None})
+    with pytest.raises(IcebergTableChanged) as refusal:
+        iceberg_lake(tmp_path).apply(batch(table.delivered()))
+    assert refusal.value.hint == IcebergTableChanged.hint
 
 
 def test_rows_of_another_writer_that_come_during_a_batch_are_noticed_by_the_commit(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Tables whose names pass to others between `cdcctl init` and the first start: readers that go by names end equal."""
+"""Tables whose names pass to others before a copy: readers that go by names end equal.
+
+Between `cdcctl init` and the first start, and while a capture is stopped that starts with another selection.
+"""
 
 from pathlib import Path
 
@@ -123,3 +126,44 @@ def test_a_table_that_is_dropped_after_the_plan_is_reported_before_the_one_that_
         events = [item for item in sidecar.catch_up() if isinstance(item, SchemaEvent)]
         assert [(event.before is None, event.after is None) for event in events] == [(False, True), (True, False)]
         check(sidecar, tmp_path / "lake")
+
+
+RESTARTS = "restarting capture to copy the tables that waited for the stream"
+STOPPED = {
+    "created again": (f"DROP TABLE account; {CREATE}; INSERT INTO account VALUES (7, 'new')", 2, 0),
+    "replaced by an unselected one": (BEFORE["replaced by an unselected one"], 2, 1),
+    "swapped with one that is selected now": (
+        "ALTER TABLE account SET SCHEMA stage2; ALTER TABLE kept.account SET SCHEMA public",
+        1,
+        1,
+    ),
+}
+
+
+@pytest.mark.feature("P22")
+@pytest.mark.feature("L03")
+@pytest.mark.parametrize("case", STOPPED)
+def test_a_table_with_another_name_than_at_the_start_is_copied_after_the_changes_before_it_got_that_name(
+    cluster: Cluster, database: str, tmp_path: Path, case: str
+) -> None:
+    stopped(cluster, database)
+    cluster.sql(f"CREATE SCHEMA stage2; {BESIDE.format('kept.account')}; {BESIDE.format('kept.other')}", database)
+    with initialised(cluster, database, tmp_path, copy=True, **{TABLES: "public.*", EXCLUDED: ""}) as sidecar:
+        register(sidecar.folder)
+        sidecar.start()
+        sidecar.catch_up()
+        sidecar.stop()
+        statements, at_once, restarts = STOPPED[case]
+        changed(cluster, database, f"{CHANGES}; {statements}")
+        sidecar.options[TABLES] = "public.*,kept.*,stage2.*"
+        sidecar.start()
+        sidecar.wait_for_event("first copy planned", tables=at_once, later=1)
+        changed(cluster, database, "INSERT INTO account VALUES (100, 'after')")
+        sidecar.wait_until(lambda: not has_open_copies(sidecar), "the copies that wait for the stream")
+        check(sidecar, tmp_path / "lake")
+        assert [event["event"] for event in sidecar.events()].count(RESTARTS) == restarts
+
+
+def has_open_copies(sidecar: Sidecar) -> bool:
+    with StateStore.open(sidecar.folder) as store:
+        return any(copy.is_open for copy in store.view().copies.values())

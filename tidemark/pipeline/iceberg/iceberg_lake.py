@@ -156,7 +156,11 @@ class IcebergLake:
     def _write_table(self, of: TableId, items: Sequence[Delivered]) -> tuple[TablePosition, IcebergTable]:
         relation = latest_relation(items)
         log = self._log(of, table_app(self._identity.capture, of, LOG), relation.qualified_name)
-        table = _reopening(lambda: ChangeLog(self._shapes, log).apply(items))
+        try:
+            table = _reopening(lambda: ChangeLog(self._shapes, log).apply(items))
+        except IcebergTableChanged as error:
+            error.of = of
+            raise
         last = items[-1].item
         state = TableState.LIVE
         if table.applied.copy_sequence:

@@ -16,8 +16,14 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, POSITION, Applied
+from tidemark.pipeline.lake.positions import TableId
 
 APP = "tidemark.app"
+_ROLL_BACK = (
+    "roll the table back to the last snapshot of Tidemark: table.manage_snapshots().rollback_to_snapshot({}).commit() "
+    'in pyiceberg (docs/spark.md, "Change logs as Iceberg tables"); the outbox keeps the changes that follow. A new '
+    "copy (cdcctl table recopy) does not mend the log"
+)
 _NUMBERS = ("sequence", "timeline", "lsn", "ordinal", "generation", "copy")
 
 
@@ -25,7 +31,8 @@ class IcebergTableChanged(ConsumerFailed):
     """Another writer changed the rows of a table, or the table is not the one that was written."""
 
     disposition = Disposition.HALT
-    hint = "roll the table back to the last snapshot of Tidemark, or write to a new lake and copy the tables again"
+    hint = "write to a new lake and copy the tables again"
+    of: TableId | None = None  # the table, in the capture's terms; None: a log of messages, or not known
 
 
 def summary_of(app: str, applied: Applied) -> dict[str, str]:
@@ -64,7 +71,7 @@ def read_applied(table: Table, app: str, recorded: Position | None) -> Applied:
             applied = applied_of(snapshot.summary.additional_properties)
             break
         if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
-            _raise_changed(table, snapshot)
+            _raise_changed(table, snapshot, app)
     if applied != known or (recorded is not None and applied.position < recorded):
         raise IcebergTableChanged(
             f"{'.'.join(table.name())} contains the changes up to {applied.position} and not those up to "
@@ -73,10 +80,12 @@ def read_applied(table: Table, app: str, recorded: Position | None) -> Applied:
     return applied
 
 
-def _raise_changed(table: Table, snapshot: Snapshot) -> NoReturn:
+def _raise_changed(table: Table, snapshot: Snapshot, app: str) -> NoReturn:
     what = snapshot.summary.operation.value if snapshot.summary is not None else "an unknown operation"
+    own = next((one.snapshot_id for one in lineage(table) if is_own(one, app)), None)
     raise IcebergTableChanged(
-        f"{'.'.join(table.name())} was changed by another writer: snapshot {snapshot.snapshot_id} ({what})"
+        f"{'.'.join(table.name())} was changed by another writer: snapshot {snapshot.snapshot_id} ({what})",
+        hint=None if own is None else _ROLL_BACK.format(own),
     )
 
 

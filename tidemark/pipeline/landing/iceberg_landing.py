@@ -59,8 +59,14 @@ class IcebergLanding:
 
     def land(self, feed: Feed) -> None:
         """Write a portion to the logs of its tables, and confirm it."""
-        with self._progress.metrics.in_stage(BatchStage.WRITE):
-            self._lake.apply(feed.lake_batch)
+        try:
+            with self._progress.metrics.in_stage(BatchStage.WRITE):
+                self._lake.apply(feed.lake_batch)
+        except IcebergTableChanged as error:
+            known = None if error.of is None else self._lake.positions.tables.get(error.of)
+            if known is not None:
+                self._progress.record_changed_log(known, str(error), error.hint)
+            raise
         with self._progress.metrics.in_stage(BatchStage.CONFIRM):
             self.confirm()
 

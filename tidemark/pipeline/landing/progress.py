@@ -19,6 +19,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import Fault, FaultKind
+from tidemark.pipeline.lake.folders import LOG
 from tidemark.pipeline.lake.positions import TablePosition, TableState
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed
@@ -27,6 +28,7 @@ from tidemark.pipeline.landing.table_overview import TableOverview, Tables, chan
 
 LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
 REPORT_INTERVAL_S = 5.0
+CHANGED = "changed"  # the kind of a fault of a log of Iceberg tables: it ends the pipeline
 HINTS = {
     FaultKind.DIVERGED: TableDiverged.hint,
     FaultKind.STOPPED: TableStopped.hint,
@@ -167,18 +169,29 @@ class PipelineProgress:
             lists = {"faults": self._fault_list(), "stale": self._stale_names()}
             self._write({**content, **lists, "updated_at_us": self._clock.wall_us()})
 
+    def record_changed_log(self, table: TablePosition, reason: str, remedy: str) -> None:
+        """Write into the file that another writer changed a log, which ends the pipeline; its next start removes it."""
+        fields = _table_fields(table) | {
+            "target": LOG,
+            "kind": CHANGED,
+            "reason": reason,
+            "after": str(table.position),
+            "remedy": remedy,
+        }
+        self._record("faults", [fields])
+
     def record_disk_wait(self, reason: str) -> None:
         """Write into the file, if it exists and the disk has space, why the pipeline waits; "": it does not wait."""
-        self._record_wait("waits_for_room", reason)
+        self._record("waits_for_room", reason)
 
     def record_store_wait(self, reason: str) -> None:
         """Write into the file why the pipeline waits for the object store of the lake; "": it does not wait."""
-        self._record_wait("waits_for_store", reason)
+        self._record("waits_for_store", reason)
 
-    def _record_wait(self, name: str, reason: str) -> None:
+    def _record(self, name: str, value: object) -> None:
         with suppress(OSError, ValueError, StateError):
             content = json.loads(self._capture.progress(self._reader))
-            self._write({**content, name: reason, "updated_at_us": self._clock.wall_us()})
+            self._write({**content, name: value, "updated_at_us": self._clock.wall_us()})
 
     def _fault_list(self) -> list[dict[str, str]]:
         return [fault_fields(*found) for found in self._overview.faults()]
@@ -192,15 +205,12 @@ class PipelineProgress:
 
 def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
     """Return a fault as it is written into the file."""
-    return {
-        "database": str(table.database),
-        "relation": str(table.relation),
-        "table": table.qualified_name,
-        "target": target,
-        "kind": fault.kind.value,
-        "reason": fault.reason,
-        "after": str(fault.position),
-    }
+    found = {"target": target, "kind": fault.kind.value, "reason": fault.reason, "after": str(fault.position)}
+    return _table_fields(table) | found
+
+
+def _table_fields(table: TablePosition) -> dict[str, str]:
+    return {"database": str(table.database), "relation": str(table.relation), "table": table.qualified_name}
 
 
 def report_changes(log: Log, before: Tables, after: Tables) -> None:

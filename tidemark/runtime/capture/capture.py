@@ -28,6 +28,7 @@ from tidemark.model.errors import ConsumerFailed, CorruptWal
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.relation import Relation
+from tidemark.model.table_name import TableName
 from tidemark.runtime.capture.capture_settings import CaptureSettings, CaptureStatus, check_types
 from tidemark.runtime.capture.decoding import DecodeThread
 from tidemark.runtime.capture.group_queue import GroupQueue
@@ -44,7 +45,7 @@ from tidemark.runtime.first_copy.backup_copy import BackupCopy, may_copy_from_ba
 from tidemark.runtime.first_copy.capture_notices import CaptureNotices, delivered_tables
 from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
-from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
+from tidemark.runtime.seed.copy_plan import has_waited, is_due, needs_wal_buffer, waits_for
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.segments import first_page_lsn
 from tidemark.wire.recopies import TableKey
@@ -125,7 +126,7 @@ class Capture:
         self.progress = self._wal_source.progress
         self.progress.delivered = start
         self._start = start
-        self._copies_wait_for = waits_for(view)
+        self._copies_wait_for: Lsn | None = None  # known once a first copy is planned
         self._fills_outbox = consumer is None and query_deliverer is None and settings.target.fills_outbox
         self._is_restored = False
         self._error: BaseException | None = None
@@ -150,7 +151,12 @@ class Capture:
         copy_kind = (
             BackupCopy
             if may_copy_from_backup(settings.first_copy, view, context.log)
-            else partial(FirstCopy, captured=self._mirrors.known(), delivered=self._delivered_tables)
+            else partial(
+                FirstCopy,
+                captured=self._mirrors.known(),
+                delivered=self._delivered_tables,
+                names=self._table_names,
+            )
         )
         first_copy = copy_kind(
             settings.first_copy,
@@ -178,6 +184,14 @@ class Capture:
             mirror = self._mirrors.get(oid)
             relations = mirror.relations() if mirror is not None else ()
             yield from ((oid, relation) for relation in relations)
+
+    def _table_names(self) -> dict[TableKey, TableName]:
+        """Return the names of all tables as of the start, also in databases that were captured by another name."""
+        databases = {*self._mirrors.known(), *(database for database, _ in delivered_tables(self._store))}
+        return {
+            (database, relation.oid): TableName(relation.namespace, relation.name)
+            for database, relation in self._tables(databases)
+        }
 
     def _selected_tables(self) -> Iterator[tuple[Oid, Relation]]:
         """Yield the selected ones."""
@@ -213,6 +227,8 @@ class Capture:
     def poll(self) -> BaseException | None:
         """Check all threads; return the first error, and remove what no restart needs."""
         self._start_decoding()
+        if self._has_reached_copies and not self._have_copies_waited():
+            self._copies_wait_for = None
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
             needed = marks.horizon.pointer.restart_lsn
@@ -252,16 +268,24 @@ class Capture:
 
     @property
     def has_waiting_copies(self) -> bool:
-        """Return whether tables wait for a restart, which a rewind queued."""
+        """Return whether tables wait for a restart: a rewind queued them, or the stream has yet to reach their plan."""
         return self._copies_wait_for is not None
 
     @property
     def must_restart(self) -> bool:
         """Return whether everything that a waiting copy needs is delivered; later changes are in the copied rows."""
-        wanted, delivered = self._copies_wait_for, self.progress.delivered
-        if wanted is None or delivered is None or delivered.position.commit_lsn < wanted:
+        if not self._has_reached_copies or self.progress.lag_bytes > self._store.identity.segment_bytes:
             return False
-        return self.progress.lag_bytes <= self._store.identity.segment_bytes
+        return self._have_copies_waited()
+
+    @property
+    def _has_reached_copies(self) -> bool:
+        wanted, delivered = self._copies_wait_for, self.progress.delivered
+        return wanted is not None and delivered is not None and delivered.position.commit_lsn >= wanted
+
+    def _have_copies_waited(self) -> bool:
+        """Return whether a copy that waited is due: the stream may have shown the creation of the table instead."""
+        return self._copies_wait_for is not None and has_waited(self._store.view(), self._copies_wait_for)
 
     def may_have_delivered_after(self, fork_lsn: Lsn) -> bool:
         """Return, after the stop, whether a consumer may have received changes that commit behind a fork."""
@@ -366,6 +390,7 @@ class Capture:
 
     def _start_decoding(self) -> None:
         if self._decoding is None and self._application.prelude_is_over.is_set():
+            self._copies_wait_for = waits_for(self._store.view())
             self._decoding = self._make_decoding()
             self._decoding.start()
             self._freed_memory.expect()  # of a first copy, and of the start

@@ -78,7 +78,7 @@ class EpochRun:
         """Release a capture that has delivered everything that waiting copies need: the next one copies them first."""
         if self.capture is None or not self.capture.must_restart:
             return False
-        self._context.log.info("restarting capture to copy the tables that the rewind queued")
+        self._context.log.info("restarting capture to copy the tables that waited for the stream")
         self.release()
         return True
 

@@ -121,13 +121,15 @@ class FirstCopy:
         *,
         captured: Container[Oid],
         delivered: Callable[[], Collection[TableKey]],
+        names: Callable[[], Mapping[TableKey, TableName]],
         metrics: Metrics,
         log: Log,
         stopping: threading.Event,
     ) -> None:
         """Copy for a capture, as of its start.
 
-        `captured`: its databases. `delivered`: return the existing tables of which something was delivered.
+        `captured`: its databases. `delivered`: return the existing tables of which something was delivered. `names`:
+        return the names of all tables.
         """
         self._settings = settings
         self._store = store
@@ -135,6 +137,7 @@ class FirstCopy:
         self._beginning = beginning
         self._captured = captured
         self._delivered = delivered
+        self._names = names
         self._feeding = CopyFeeding(deliver, metrics, log)
         self._metrics = metrics
         self._log = log
@@ -216,20 +219,23 @@ class FirstCopy:
             not_begun(self._store),
             delivered=delivered,
             away={key for key in delivered if key[0] not in self._captured},
+            names=self._names,
         )
+        after_lsn = node.insert_lsn()
         timeline, seen_lsn = node.flushed()
         moves = {
             # NB: an open one has yet to get its snapshot.
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
             for key, progress in plan.moves.items()
         }
+        moves |= {key: replace(moves[key], after_lsn=after_lsn) for key in plan.later}
         found = Fingerprint(selection_reported(settings.select, settings.copy), seen_lsn, timeline, plan.shown)
         with self._store.transaction(self._epoch) as transaction:
             for key, progress in moves.items():
                 transaction.put_copy(*key, progress)
             if plan.is_of_all:
                 transaction.put(FINGERPRINT, found)
-        self._log.info("first copy planned", tables=len(plan.tasks))
+        self._log.info("first copy planned", tables=len(plan.tasks), later=len(plan.later))
         self._fail(plan.denied)
         return plan.tasks
 

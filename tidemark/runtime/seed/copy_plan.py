@@ -6,7 +6,7 @@ configuration, by RENAME or by SET SCHEMA, has changes that were never delivered
 What the stream reports is recorded with the group that contains it (`tidemark.runtime.first_copy.selected_tables`).
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidemark.engine.selection import Selection
@@ -17,6 +17,7 @@ from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import CopyConfig, SelectConfig
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
+from tidemark.model.table_name import TableName
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice
@@ -41,6 +42,7 @@ class CopyPlan:
     is_of_all: bool  # unknown tables were considered too
     denied: dict[TableKey, str] = field(default_factory=dict)  # why tables that may fail are not copied
     shown: dict[str, str] = field(default_factory=dict)  # `Fingerprint.shown`
+    later: set[TableKey] = field(default_factory=set)  # tables that wait until the stream has reached the plan
 
 
 def selection_reported(select: SelectConfig, copy: CopyConfig) -> dict[str, tuple[str, ...]]:
@@ -74,11 +76,14 @@ def plan_copies(
     *,
     delivered: Collection[TableKey] = (),
     away: Collection[TableKey] = (),
+    names: Callable[[], Mapping[TableKey, TableName]] = dict,
 ) -> CopyPlan:
     """Plan by the existing tables; raise `CopyDenied` for unreadable ones that are not in `may_fail`.
 
     `delivered`: the tables of which something was delivered; without a copy, nothing else is recorded of them. `away`:
-    those of them whose databases have at the start a name that is not selected any more.
+    those of them whose databases have at the start a name that is not selected any more. `names`: of the tables at the
+    start. A copy under another name would come before the changes of the table that had this name: unless it is in the
+    first plan, the table is copied after them.
     """
     assert view.beginning is not None, "a first copy comes after the base"
     node = sessions.node()
@@ -89,6 +94,7 @@ def plan_copies(
     vanished = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
     before = _selection_before(view)
     shown = dict(view.fingerprint.shown) if view.fingerprint is not None else {}
+    later = _LaterCopies(names() if is_changed and view.fingerprint is not None else None)
     for database, name in database_names(node, view.beginning.databases).items():
         if not select.selection().selects_database(name):
             left = {key: known for key, known in view.copies.items() if key[0] == database}
@@ -113,13 +119,33 @@ def plan_copies(
                 denied[key] = f"no SELECT on {table.namespace}.{table.name}"
             elif move is not None:
                 moves[key] = move
-                if move.is_due(_delivered_lsn(view)):
+                if move.is_due(_delivered_lsn(view)) and not later.has(key, table, known):
                     due.append(table)
         _check_readable(name, due)
         tasks += [CopyTask(database, table.oid) for table in due]
     for key in vanished:  # the table or its database was dropped, which the stream reports
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
-    return CopyPlan(tasks, moves, is_changed, denied, shown)
+    return CopyPlan(tasks, moves, is_changed, denied, shown, later.found)
+
+
+class _LaterCopies:
+    """Finds tables that are copied once the stream has brought all until the plan."""
+
+    def __init__(self, names: Mapping[TableKey, TableName] | None) -> None:
+        """`names`: of the tables at the start; None: it is the first plan, or one that adds no table."""
+        self._names = names or {}
+        self._databases = {database for database, _ in self._names}
+        self.found: set[TableKey] = set()
+
+    def has(self, key: TableKey, table: SourceTable, known: CopyProgress | None) -> bool:
+        """Return whether a table to be copied had another name at the start, or did not exist."""
+        if key[0] not in self._databases or (known is not None and known.is_open):
+            return False
+        name = self._names.get(key)
+        if name is not None and (name.schema, name.table) == (table.namespace, table.name):
+            return False
+        self.found.add(key)
+        return True
 
 
 def _listed(source: CopySource, database: Oid, shown: dict[str, str] | None) -> list[SourceTable]:
@@ -158,6 +184,11 @@ def waits_for(view: StateView) -> Lsn | None:
     delivered_lsn = _delivered_lsn(view)
     later = (copy.after_lsn for copy in view.copies.values() if copy.is_open and not copy.is_due(delivered_lsn))
     return min(later, default=None)
+
+
+def has_waited(view: StateView, after_lsn: Lsn) -> bool:
+    """Return whether a copy that waited for this LSN is still due."""
+    return any(copy.is_open and copy.after_lsn == after_lsn for copy in view.copies.values())
 
 
 def _delivered_lsn(view: StateView) -> Lsn:
