@@ -1,5 +1,6 @@
 """Dropped tables: a batch of other tables costs the same with many of them, and their rows in `_positions` stay."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.lakes.swapped_tables import SwappedTables
 from tests.support.processes.python_calls import counted_calls
 from tidemark.io.host.failpoints import arm
 from tidemark.pipeline.lake import position_files, positions
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import TableState
 
@@ -47,6 +49,17 @@ def test_a_batch_of_another_table_costs_the_same_with_many_dropped_tables(
     assert swapped.states() == {"live": 1, "dropped": VERY_MANY}
     assert (calls[1] - calls[0]) / (VERY_MANY - FEW) <= CALLS_MAX
     assert sizes[1] <= sizes[0] * 1.1, "bytes that a batch writes into _positions"
+
+
+def test_nothing_of_dropped_tables_stays_open_or_in_the_settings_of_maintenance(tmp_path: Path) -> None:
+    swapped = SwappedTables(tmp_path)
+    swapped.swap(MANY)
+    gc.collect()
+    opened = [one for one in gc.get_objects() if isinstance(one, LakeTable) and one.uri.startswith(swapped.root)]
+    folders = {f"{swapped.folder(table)}/{name}" for table in swapped.dropped for name in ("log", "replica")}
+    assert not [table.uri for table in opened if table.uri.removeprefix(f"{swapped.root}/") in folders]
+    assert set(swapped.lake.take_finished()) == folders
+    assert not folders & swapped.lake.upkeep.keys()
 
 
 def test_rows_of_dropped_tables_are_in_few_files(tmp_path: Path) -> None:

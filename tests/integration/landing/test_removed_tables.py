@@ -1,6 +1,7 @@
 """Dropped tables are removed after `dropped_keep_days`: never one that exists, lacks changes or is foreign."""
 
 import errno
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -11,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from structlog.testing import capture_logs
 
-from tests.support.lakes.lakes import Crash, batch, log_rows, replica_rows
+from tests.support.lakes.lakes import IDENTITY, Crash, batch, log_rows, replica_rows
 from tests.support.lakes.removing import KEEPS_A_DAY, Removing
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.lakes.swapped_tables import SwappedTables
@@ -20,8 +21,11 @@ from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.lsn import Oid
+from tidemark.pipeline.earlier.new_log import new_log
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.lake.faults import Fault, FaultKind
+from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TablePosition
 from tidemark.pipeline.landing import dropped_tables
@@ -268,6 +272,31 @@ def test_changes_that_an_outbox_delivers_again_create_no_removed_table(tmp_path:
     copied.copy(1, [{1: 5, 2: "copied", 3: None}])
     lake.lake.apply(batch(lake.numbered(copied.items), "outbox-2"))
     assert [row["id"] for row in replica_rows(tmp_path, lake.folder(copied))] == [5]
+
+
+def test_a_log_that_a_command_creates_gets_no_folder_that_is_being_deleted(tmp_path: Path) -> None:
+    lake = lake_of(tmp_path, 1)
+    (folder,) = folders_of(lake)
+    removing = Removing(lake)
+    removing.record()
+    removing.work()
+    removing.record()
+    shutil.rmtree(tmp_path / folder)  # a kill before `_positions` names it no longer
+    positions = Positions(lake.root, IDENTITY)
+    assert list(positions.leaving) == [folder]
+    relation = ScriptedTable(oid=Oid(30_000), name="stage").relation
+    made = new_log(
+        lake.root,
+        positions,
+        (DATABASE, relation.oid),
+        relation,
+        positions.applied,
+        identity=IDENTITY,
+        databases={},
+        shapes=shape_of,
+        config=KEEPS_A_DAY,
+    )
+    assert made.table.folder == f"{folder}-{relation.oid}"
 
 
 def test_events_of_a_removed_table_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

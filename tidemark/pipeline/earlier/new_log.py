@@ -45,6 +45,8 @@ def new_log(
     capture, database = identity.capture, databases.get(of[0], str(of[0]))
     properties = source_properties(capture, identity.system_identifier, database, relation.qualified_name)
     folders = LakeFolders(root, capture, databases, positions.recorded)
+    for leaving in positions.leaving:
+        folders.hold(leaving)
     folders.choose(of, relation)
     folder, partition = folders[of], config.settings_of(relation.qualified_name).partition
     table = TablePosition(

@@ -367,8 +367,9 @@ class Positions:
             )
         self.tables, self.outbox, self._at_rest, self._recalled = tables, outbox, at_rest, set()
         self._named = frozenset(self.leaving)
-        self._settle(list(settling))
-        return [self.settled[of] for of in settling]
+        settled = list(settling)
+        self._settle(settled)
+        return [self.settled[of] for of in settled]
 
     def _row_of_lake(self, outbox: str, applied: Applied) -> pa.Table:
         lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
