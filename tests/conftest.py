@@ -1,9 +1,10 @@
 """Fixtures that several test folders use: real PostgreSQL servers."""
 
+import gc
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.processes.forking import forked_programs
 from tests.support.processes.jvm import jvm_options
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.postgres import new_cluster as make_cluster
@@ -81,6 +83,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Search for no garbage while modules are imported, which takes a third of the time, nor in them later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the slowest modules first."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
@@ -97,6 +111,13 @@ class NewCluster(Protocol):
 
     def __call__(self, major: int = 15, /, **settings: str | int) -> Cluster:
         """Create a cluster of `major` with settings of postgresql.conf."""
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """Start Tidemark's programs by forks: for modules that start many, or check what a program reports."""
+    with forked_programs():
+        yield
 
 
 @pytest.fixture(scope="session")

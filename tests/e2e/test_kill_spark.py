@@ -17,6 +17,7 @@ from tidemark.pipeline.landing.settings import LakeFormat
 
 # Each batch hits these once a table, so they are hit in the first one.
 FAILPOINTS = [Failpoint.REPLICA_CHANGED, Failpoint.LOG_APPENDED]
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest.mark.slow

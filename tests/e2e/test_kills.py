@@ -9,6 +9,7 @@ from tests.support.servers.postgres import Cluster
 
 SECONDS = 15  # starts, restarts and one kill of each kind take longer
 SEED = 5
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
 
-pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forked")]
 GROUPS = 60
 
 

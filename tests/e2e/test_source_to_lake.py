@@ -20,7 +20,7 @@ from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.pipeline.lake.comparison import compare
 from tidemark.pipeline.lake.positions import Positions, TableState
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forked")]
 WAIT_S = 120.0
 SCHEMA = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');

@@ -26,8 +26,8 @@ from tidemark.model.errors import ExitCode
 WROTE = "executors wrote a run"
 MERGED = "executors merged a run"
 WITHOUT = "spark has no executors: the driver writes all files itself"
-ROWS = 60_000  # about 15 MB of values
-EXECUTOR_BYTES = 8 << 20  # not measured: the executors share the cores of the driver here
+ROWS = 20_000  # about 5 MB of values
+EXECUTOR_BYTES = 2 << 20  # not measured: the executors share the cores of the driver here
 INSERT = "INSERT INTO account SELECT n, repeat(md5(n::text), 6) FROM generate_series({}, {}) n"
 CHANGES = (  # of one transaction; keys move to places between others
     "UPDATE account SET note = repeat(md5(note), 6) WHERE id % 2 = 0",

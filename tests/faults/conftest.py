@@ -6,16 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.captures import Sidecar
-from tests.support.processes.forking import forked_programs
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[None]:
-    """Start Tidemark's programs by forks: for modules that check what a program reports, and for the campaign."""
-    with forked_programs():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.support.servers.small_disk import needs_mount
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forked")]
-SECONDS = 60  # of random faults; the planned failpoints, healing and comparing take longer
+SECONDS = 25  # of random faults; the planned failpoints, healing and comparing take longer
 SEED = 1
 LINGERS = 3
 

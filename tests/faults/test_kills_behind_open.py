@@ -19,6 +19,7 @@ KILLS = 6
 OPEN_AT_ONCE = 2
 PAUSE_S = 0.03  # between a session's transactions: dozens are between two kills
 SEED = 20261122
+pytestmark = pytest.mark.usefixtures("forked")
 LARGE = "string_agg(md5(piece::text), '') FROM generate_series(1, 50000) AS piece"  # chunks in several blocks of WAL
 
 

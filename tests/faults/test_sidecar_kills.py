@@ -16,6 +16,7 @@ from tests.support.workloads.mixed_load import OLD_ROWS, MixedLoad, create_table
 KILLS = 6
 PAUSE_S = 0.03  # between a session's transactions: dozens are between two kills
 SEED = 20261121
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest.mark.feature("I18")

@@ -4,11 +4,12 @@ The tests' environment has all packages, so the import of an undeclared one woul
 """
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -41,10 +42,14 @@ ICEBERG_EXTRA = names(PROJECT["optional-dependencies"][ICEBERG.name])
 DISTRIBUTIONS = {name: {normal(one) for one in found} for name, found in packages_distributions().items()}
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@functools.cache
+def imports() -> Mapping[str, frozenset[str]]:
+    """Return the names of the modules that each module imports, by its path."""
+    return {
+        str(path.relative_to(ROOT)): frozenset(imported(ast.parse(path.read_text())))
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -62,16 +67,16 @@ def imported(tree: ast.Module) -> Iterator[str]:
                 yield str(argument.value)
 
 
-def foreign(tree: ast.Module) -> set[str]:
-    tops = {name.partition(".")[0] for name in imported(tree)}
+def foreign(modules: frozenset[str]) -> set[str]:
+    tops = {name.partition(".")[0] for name in modules}
     return tops - OURS - set(sys.stdlib_module_names) - BUILD_ONLY - {"__future__"}
 
 
 def test_every_imported_package_is_declared_where_it_is_needed() -> None:
     undeclared = {
         (path, name)
-        for path, tree in modules()
-        for name in foreign(tree)
+        for path, modules in imports().items()
+        for name in foreign(modules)
         if not DISTRIBUTIONS[name] & declared_for(path)
     }
     assert not undeclared
@@ -85,16 +90,16 @@ def declared_for(path: str) -> set[str]:
 
 
 def test_every_declared_package_is_imported() -> None:
-    used = {one for _, tree in modules() for name in foreign(tree) for one in DISTRIBUTIONS[name]}
+    used = {one for modules in imports().values() for name in foreign(modules) for one in DISTRIBUTIONS[name]}
     assert used | NOT_IMPORTED >= CORE | EXTRA | ICEBERG_EXTRA
 
 
 def test_code_that_runs_without_the_extra_imports_nothing_that_needs_it() -> None:
     needing = {
         (path, name)
-        for path, tree in modules()
+        for path, modules in imports().items()
         if not path.startswith(NEEDS_SPARK)
-        for name in imported(tree)
+        for name in modules
         if f"{name.replace('.', '/')}/".startswith(NEEDS_SPARK)
     }
     assert not needing

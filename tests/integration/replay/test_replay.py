@@ -58,7 +58,7 @@ def time(us: int) -> TimeMoment:
 
 
 @pytest.mark.feature("N17")
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL, None]),
     st.lists(STEPS, min_size=4, max_size=20),

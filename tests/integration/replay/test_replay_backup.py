@@ -25,7 +25,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 
 SCRIPTS = 100  # of the load before the backup, during it, and after it
-MOMENTS = int(os.environ.get("TIDEMARK_MOMENTS", "5"))  # scripts/recovery: 20
+MOMENTS = int(os.environ.get("TIDEMARK_MOMENTS", "3"))  # scripts/recovery: 20
 COLUMNS = {"hot": "id, note, n", "big": "id, main, packed, extern, n", "keyless": "id, note, at", "parts": "id, note"}
 Rows = list[tuple[object, ...]]
 

@@ -46,7 +46,7 @@ DDL = (
     "ALTER TABLE keyless RENAME COLUMN remark TO note",
     "TRUNCATE keyed, parts",
 )
-MOMENTS = int(os.environ.get("TIDEMARK_MOMENTS", "5"))  # scripts/recovery: 20
+MOMENTS = int(os.environ.get("TIDEMARK_MOMENTS", "3"))  # scripts/recovery: 20
 Rows = list[dict[str, object]]
 
 

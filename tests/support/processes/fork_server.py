@@ -19,6 +19,7 @@ from typing import NoReturn
 from tests.support.processes.forked_reports import import_for, report_programs, requested_program
 
 PACKAGES = ("tidemark_sidecar", "tidemark_archiver", "tidemark_ctl")
+IMPORTED_LATER = {"tidemark.pipeline": "tidemark.pipeline.driver.program"}  # by the first start: it imports PySpark
 MESSAGE_BYTES_MAX = 128 << 10
 OUTPUTS = 2  # standard output and standard error
 
@@ -30,6 +31,7 @@ class Start:
     module: str
     arguments: list[str]
     environment: dict[str, str]
+    own_group: bool
 
 
 def serve(requests: socket.socket) -> Start | None:
@@ -45,9 +47,11 @@ def serve(requests: socket.socket) -> Start | None:
             continue
         start = Start(**request)
         programs = report_programs(start.module, start.arguments)
-        if import_for(programs):
+        if import_for(programs) or _import_later(start.module):
             gc.freeze()  # what is imported is never garbage: a collection would copy its pages
         if pid := os.fork():
+            if start.own_group:
+                os.setpgid(pid, pid)
             for descriptor in descriptors:
                 os.close(descriptor)
             requests.send(json.dumps(pid).encode())
@@ -57,6 +61,15 @@ def serve(requests: socket.socket) -> Start | None:
         if programs and (program := requested_program()) is not None:
             return _replaced(start, *program)
         return start
+
+
+def _import_later(program: str) -> bool:
+    """Import what a program imports when it runs; return whether it was new."""
+    module = IMPORTED_LATER.get(program, "")
+    if not module or module in sys.modules:
+        return False
+    import_module(module)
+    return True
 
 
 def _replaced(start: Start, module: str, *arguments: str) -> Start:

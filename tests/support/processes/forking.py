@@ -18,7 +18,7 @@ from threading import Lock
 from typing import IO, Protocol
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = frozenset({"tidemark_sidecar", "tidemark_archiver", "tidemark_ctl"})
+PROGRAMS = frozenset({"tidemark_sidecar", "tidemark_archiver", "tidemark_ctl", "tidemark.pipeline"})
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "ARROW_", "COV")  # variables that a forked process would read too late
 ANSWER_BYTES_MAX = 64
 
@@ -105,10 +105,21 @@ class ForkServer:
         self._process.wait()
 
     def start(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], outputs: Sequence[IO[bytes]]
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        outputs: Sequence[IO[bytes]],
+        *,
+        own_group: bool,
     ) -> ForkedProcess:
         """Fork a program; its outputs are standard output and standard error."""
-        request = {"module": module, "arguments": arguments, "environment": dict(environment)}
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "environment": dict(environment),
+            "own_group": own_group,
+        }
         pid = self.request(request, outputs)
         assert pid is not None
         return ForkedProcess(self, pid, (module, *arguments))
@@ -134,13 +145,24 @@ def forked_programs() -> Iterator[None]:
 
 
 def start_program(
-    command: Sequence[str], environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    *,
+    own_group: bool = False,
 ) -> StartedProgram:
-    """Start a program of this tree, `PYTHON -m MODULE ARGUMENTS...`, or any other; standard input is /dev/null."""
+    """Start a program of this tree, `PYTHON -m MODULE ARGUMENTS...`, or any other; standard input is /dev/null.
+
+    `own_group`: in a separate process group.
+    """
     python, option, module = (*command, "", "", "")[:3]
     if _servers and (python, option) == (sys.executable, "-m") and module in PROGRAMS and not _differs(environment):
-        return _servers[0].start(module, command[3:], environment, (out, err))
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        return _servers[0].start(module, command[3:], environment, (out, err), own_group=own_group)
+    group = 0 if own_group else None
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=group
+    )
 
 
 def _differs(environment: Mapping[str, str]) -> bool:

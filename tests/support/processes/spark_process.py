@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
 
+from tests.support.processes.forking import StartedProgram, start_program
 from tests.support.processes.waiting import wait_until
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.io.readers.outbox import OutboxReader
@@ -33,7 +33,7 @@ class SparkProcess:
         self.options: tuple[str, ...] = ()  # of each start
         self.environment: Mapping[str, str] = {}
         self.store_root = ""  # the URL of a lake in an object store, in place of the folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: StartedProgram | None = None
         self._orphans: list[psutil.Process] = []
 
     @property
@@ -42,19 +42,14 @@ class SparkProcess:
 
     def start(self, *options: str, failpoint: str = "", **variables: str) -> None:
         """Start it, or start it again, in a separate process group; the log is continued."""
+        command = [
+            *(sys.executable, "-m", "tidemark.pipeline", "--master", "local[2]", "--driver-memory", "700m"),
+            *("--state", str(self.state), "--lake", self.store_root or str(self.lake)),
+            *("--batch-bytes", str(self._batch_bytes), *self.options, *options),
+        ]
+        environment = {**os.environ, **self.environment, **variables, **({VARIABLE: failpoint} if failpoint else {})}
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tidemark.pipeline", "--master", "local[2]", "--driver-memory", "700m"),
-                    *("--state", str(self.state), "--lake", self.store_root or str(self.lake)),
-                    *("--batch-bytes", str(self._batch_bytes), *self.options, *options),
-                ],
-                cwd=ROOT,
-                env={**os.environ, **self.environment, **variables, **({VARIABLE: failpoint} if failpoint else {})},
-                process_group=0,
-                stdout=log,
-                stderr=log,
-            )
+            self._process = start_program(command, environment, log, log, own_group=True)
 
     @property
     def running(self) -> bool:
@@ -96,7 +91,7 @@ class SparkProcess:
     def stop(self) -> None:
         """SIGTERM; check that it succeeds."""
         assert self._process is not None
-        self._process.terminate()
+        self._process.send_signal(signal.SIGTERM)
         self.wait()
 
     def stop_group(self) -> None:

@@ -1,5 +1,6 @@
 """The packages that a command imports, as it runs: only those that it uses, and only click for help."""
 
+import functools
 import inspect
 import re
 import subprocess
@@ -115,7 +116,8 @@ DAEMONS = {
 }  # the command is replaced by another program
 
 
-def declared() -> set[str]:
+@functools.cache
+def declared() -> frozenset[str]:
     """Return the names by which the packages of all dependencies and extras are imported."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = [
@@ -123,11 +125,11 @@ def declared() -> set[str]:
         *(one for extra in project["optional-dependencies"].values() for one in extra),
     ]
     names = {re.split(r"[\[<>=~! ;]", requirement)[0].replace("_", "-").lower() for requirement in requirements}
-    return {
+    return frozenset(
         package
         for package, distributions in packages_distributions().items()
         if names & {distribution.replace("_", "-").lower() for distribution in distributions}
-    }
+    )
 
 
 def new_state(folder: Path) -> Path:

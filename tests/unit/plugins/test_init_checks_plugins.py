@@ -11,6 +11,9 @@ PLUGINS = "tests.support.plugins.bad_plugins"
 NODE = "[capture]\ndsn = 'postgresql:///postgres?host=/nowhere'\n"
 
 
+pytestmark = pytest.mark.usefixtures("forked")
+
+
 @pytest.mark.parametrize(
     ("text", "code", "reported"),
     [
