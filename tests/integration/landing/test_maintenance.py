@@ -1,5 +1,6 @@
 """Maintenance beside the stream: it changes no row, loses to the stream, and may be killed in each of its phases."""
 
+import gc
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -390,6 +391,30 @@ def test_one_step_rewrites_and_deletes_a_bounded_number_of_files(tmp_path: Path)
     before = len(list((tmp_path / POSITIONS).glob("*.parquet")))
     assert positions.step()
     assert len(list((tmp_path / POSITIONS).glob("*.parquet"))) == before - 2
+
+
+def test_a_dropped_table_is_maintained_once_more_and_then_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def known() -> int:
+        gc.collect()
+        return sum(type(one).__name__ == "_DueTable" for one in gc.get_objects())
+
+    fed, clock, before = FedLake(tmp_path), MaintenanceClock(), known()
+    monkeypatch.setattr(maintenance_thread, "time", clock.module)
+    fed.update(1)
+    fed.maintenance.report(fed.lake.written, fed.lake.upkeep)
+    fed.maintenance.finish([f"{FOLDER}/{name}" for name in ("log", "replica")])
+    while fed.maintenance.step():
+        pass
+    assert len(fed.files_in_use("log")) == 1, "its files are combined"
+    assert known() == before + 3, "the files that this replaced are not old enough, and there is `_positions`"
+    clock.now_s = 2 * 3600
+    while fed.maintenance.step():
+        pass
+    assert known() == before + 1
+    fed.maintenance.report([(f"{FOLDER}/log", fed.delta("log").version())], fed.lake.upkeep)
+    assert fed.maintenance.step(), "it has changes again"
 
 
 def test_quiet_tables_cost_a_step_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

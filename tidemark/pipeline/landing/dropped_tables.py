@@ -72,7 +72,8 @@ class DroppedTables:
         with self._lock:
             self._leaving.extend(new)
             if due is not None:
-                self._due = deque(due)
+                checked = {id(table) for table, _ in self._results.checked}
+                self._due = deque(table for table in due if id(table) not in checked)
 
     @property
     def _has_rule(self) -> bool:
@@ -81,11 +82,8 @@ class DroppedTables:
     def _found_due(self, lake: Lake) -> Iterator[TablePosition]:
         now_us, room = self._clock.wall_us(), LEAVING_MAX - len(lake.positions.leaving)
         for table in lake.positions.at_rest():
-            if (
-                is_due(self._config, table, now_us)
-                and room
-                and self._refused.get((table.database, table.relation)) is not table
-            ):
+            is_refused = self._refused.get((table.database, table.relation)) is table
+            if room and not is_refused and is_due(self._config, table, now_us):
                 room -= 1
                 yield table
 
