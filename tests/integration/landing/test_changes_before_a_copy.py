@@ -164,6 +164,35 @@ def test_a_table_with_another_name_than_at_the_start_is_copied_after_the_changes
         assert [event["event"] for event in sidecar.events()].count(RESTARTS) == restarts
 
 
+@pytest.mark.feature("P22")
+def test_tables_that_two_starts_have_planned_for_later_are_all_copied(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """The first start is killed, and the stream then contains the creation of its table; that of the second waits."""
+    stopped(cluster, database)
+    changed(cluster, database, BESIDE.format("kept.other"))
+    with initialised(cluster, database, tmp_path, copy=True, **{TABLES: "public.*", EXCLUDED: ""}) as sidecar:
+        register(sidecar.folder)
+        sidecar.start()
+        sidecar.catch_up()
+        sidecar.stop()
+        changed(cluster, database, BESIDE.format("fresh"))
+        sidecar.options[TABLES] = "public.*,stage.*"
+        with cluster.connect(database, autocommit=False) as older:
+            older.execute("INSERT INTO account VALUES (800, 'older')")
+            sidecar.start()
+            sidecar.wait_for_event("first copy waits for older transactions")
+            sidecar.kill()
+        changed(cluster, database, "ALTER TABLE kept.other SET SCHEMA public")
+        sidecar.options[TABLES] = "public.*,stage.*,kept.*"
+        sidecar.start()
+        sidecar.wait_until(lambda: not has_open_copies(sidecar), "the copies that wait for the stream")
+        check(sidecar, tmp_path / "lake")
+        for table in ("fresh", "other"):
+            assert replica_of(tmp_path / "lake", table) == rows_at_source(cluster, database, table)
+        assert [event["event"] for event in sidecar.events()].count(RESTARTS) == 1
+
+
 def has_open_copies(sidecar: Sidecar) -> bool:
     with StateStore.open(sidecar.folder) as store:
         return any(copy.is_open for copy in store.view().copies.values())
