@@ -1,5 +1,6 @@
 """Dropped tables are removed from a lake of Iceberg tables: from the catalog and from disk, also after a kill."""
 
+import shutil
 from enum import Enum
 from pathlib import Path
 
@@ -102,3 +103,25 @@ def test_what_another_program_changed_is_kept(tmp_path: Path, lake: IcebergLake,
         lake.remove(known)
     assert iceberg_table(tmp_path, FOLDER).scan().to_arrow().num_rows == 1 + is_row
     assert len(iceberg_lake(tmp_path).positions.tables) == 1
+
+
+def test_a_table_that_another_program_renamed_keeps_its_files(tmp_path: Path, lake: IcebergLake) -> None:
+    catalog = open_catalog(str(tmp_path))
+    catalog.rename_table(table_name(FOLDER), (str(DATABASE), "public", "kept"))
+    catalog.close()
+    (known,) = lake.positions.tables.values()
+    with pytest.raises(IcebergTableChanged, match="renamed"):
+        lake.remove(known)
+    kept = open_catalog(str(tmp_path)).load_table((str(DATABASE), "public", "kept"))
+    assert kept.scan().to_arrow().num_rows == 1
+    assert not lake.positions.leaving
+
+
+def test_a_table_without_catalog_entry_and_files_is_removed(tmp_path: Path, lake: IcebergLake) -> None:
+    catalog = open_catalog(str(tmp_path))
+    catalog.drop_table(table_name(FOLDER))
+    catalog.close()
+    shutil.rmtree(tmp_path / FOLDER)
+    (known,) = lake.positions.tables.values()
+    lake.remove(known)
+    assert not iceberg_lake(tmp_path).positions.tables

@@ -299,6 +299,35 @@ def test_a_log_that_a_command_creates_gets_no_folder_that_is_being_deleted(tmp_p
     assert made.table.folder == f"{folder}-{relation.oid}"
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["before it knows", "after it opened the lake again"])
+def test_a_pipeline_that_was_overtaken_deletes_nothing_of_the_next_table_in_a_folder(
+    tmp_path: Path, *, is_open: bool
+) -> None:
+    lake = lake_of(tmp_path, 1)
+    ((folder,), (table,)) = folders_of(lake), lake.dropped
+    for _ in range(3):  # so that the next table has a smaller version
+        lake.lake.apply(batch(lake.create_again(table)))
+    table.schema_event(SchemaChange.DROP, SchemaEffect.METADATA, table.relation, None)
+    lake.lake.apply(batch(lake.numbered(table.items[-1:])))
+    late = Removing(lake)
+    late.record()
+    late.work()
+    late.record()  # its files are handed to maintenance, which deletes none yet
+    overtaken = lake.lake
+    lake.reopen()  # the pipeline of another host
+    Removing(lake).run()
+    lake.swap(1)
+    assert lake.folder(lake.dropped[-1]) == folder
+    lake.lake.apply(batch(lake.create_again(lake.dropped[-1])))
+    before = sorted((tmp_path / folder).rglob("*"))
+    if is_open:
+        late.dropped.offer(lake.opened())
+    late.work()
+    late.dropped.record(overtaken)
+    assert sorted((tmp_path / folder).rglob("*")) == before
+    assert [row["id"] for row in replica_rows(tmp_path, folder)] == [2]
+
+
 def test_events_of_a_removed_table_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = lake_of(tmp_path, 2)
     Removing(lake).run()

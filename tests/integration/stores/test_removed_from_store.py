@@ -5,17 +5,22 @@ from enum import Enum
 
 import pytest
 
-from tests.support.lakes.lakes import Crash
+from tests.support.lakes.lakes import CAPTURE, IDENTITY, Crash
 from tests.support.lakes.removing import KEEPS_A_DAY, Removing
 from tests.support.lakes.stored_lake import StoredLake
 from tests.support.lakes.swapped_tables import SwappedTables
 from tests.support.servers.object_store import Answer, Forward, StoreRequest, forwarded, refusal
 from tidemark.io.host.failpoints import arm
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
+from tidemark.pipeline.lake.lake_lock import LakeInUse
+from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.landing import dropped_tables
+from tidemark.pipeline.landing.folder_removal import remove_tables
+from tidemark.pipeline.landing.lake_epoch import LakeTaken, hold_lake
 from tidemark.pipeline.landing.metrics import MAINTENANCE_FAILURES
 from tidemark.pipeline.storage.object_store import ObjectStore
 from tidemark.pipeline.storage.stores import store_of
+from tidemark.wire.capture_facts import CaptureFacts
 
 pytestmark = [pytest.mark.feature("L07"), pytest.mark.feature("L15")]
 
@@ -77,3 +82,22 @@ def test_an_outage_delays_a_removal(stored: StoredLake, lake: SwappedTables) -> 
     stored.server.fault = forwarded
     Removing(lake).run()
     assert_removed(lake, folders)
+
+
+def test_a_command_deletes_nothing_more_once_a_pipeline_has_started(stored: StoredLake, lake: SwappedTables) -> None:
+    folders = [lake.folder(table) for table in lake.dropped]
+    facts = CaptureFacts("c", "/state", (), awaits_promotion=False)
+    with hold_lake(stored.root, IDENTITY, facts, "spark", alone=True) as hold:
+
+        def check() -> None:
+            """Let a pipeline start, remove the same tables, and give the folder of one to the next table."""
+            with hold_lake(stored.root, IDENTITY, replace(facts, host="b"), "spark"):
+                lake.reopen()
+                Removing(lake).run()
+                lake.swap(1)
+                hold.check()
+
+        with pytest.raises((LakeTaken, LakeInUse)):
+            remove_tables(lake.root, Positions(lake.root, IDENTITY), CAPTURE, folders, check)
+    assert lake.folder(lake.dropped[-1]) == folders[0]
+    assert objects(lake, folders[0]) == ["log", "replica", "_delta_log"]

@@ -2,7 +2,8 @@
 
     STATE LAKE CONFIG READER FOLDER...
 
-CONFIG: the configuration with the options of an object store, or empty. No pipeline writes the lake meanwhile.
+CONFIG: the configuration with the options of an object store, or empty. No pipeline writes the lake meanwhile; if one
+has begun to, which only an object store allows, the program ends, and the pipeline completes the removal.
 """
 
 import os
@@ -37,10 +38,10 @@ def _removed(state: str, lake: str, config: str, reader: str, *folders: str) -> 
         # NB: without its pipeline's lock, a running pipeline could write to a table meanwhile.
         with (
             RoleLock.acquire(found.folder, f"pipeline-{reader}"),
-            hold_lake(lake, identity, found.capture.facts(), reader, alone=True),
+            hold_lake(lake, identity, found.capture.facts(), reader, alone=True) as hold,
         ):
             try:
-                result = remove_tables(lake, Positions(lake, identity), identity.capture, folders)
+                result = remove_tables(lake, Positions(lake, identity), identity.capture, folders, hold.check)
             except OSError as error:
                 reason = f"{lake}: {first_reason(str(error))}"
                 raise LakeFull(reason) if is_full(error) else lake_failure(error, reason) from error

@@ -124,10 +124,17 @@ class IcebergLake:
     def remove(self, table: TablePosition) -> None:
         """Remove a dropped table; raise `IcebergTableChanged` if another program made or changed something in it."""
         app, path = table_app(self._identity.capture, (table.database, table.relation), LOG), self._path(table.folder)
-        with translated(str(path)), suppress(NoSuchTableError):
-            log = self._catalog.load_table(table_name(table.folder))
-            read_applied(log, app, table.position)
-            check_columns(log)
+        with translated(str(path)):
+            try:
+                log = self._catalog.load_table(table_name(table.folder))
+            except NoSuchTableError:
+                if path.exists():  # NB: a table keeps its files when it is renamed
+                    raise IcebergTableChanged(
+                        f"{path} has files, but the catalog has no such table: another program renamed or dropped it"
+                    ) from None
+            else:
+                read_applied(log, app, table.position)
+                check_columns(log)
         others = [one.name for one in path.iterdir() if one.name not in OWN_FOLDERS] if path.is_dir() else []
         if others:
             raise IcebergTableChanged(f"{path} contains {others[0]}, which is not of its table")

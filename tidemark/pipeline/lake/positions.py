@@ -243,6 +243,7 @@ class Positions:
             removed_to = row.get("removed_to")
             self.removed_to = parse_position(removed_to) if isinstance(removed_to, dict) else None
         self._named = frozenset(self.leaving)
+        self.written_version = self._table.version  # at the last write; other threads read it
         self._at_rest.update(of for of, table in self.tables.items() if table.is_at_rest)
         self._files = self._found_files()
         for file in self._files.settled if self._files is not None else ():
@@ -366,7 +367,7 @@ class Positions:
                 self._table, rows.combine_chunks(), rows_of, applied, added=settling, left=self._recalled
             )
         self.tables, self.outbox, self._at_rest, self._recalled = tables, outbox, at_rest, set()
-        self._named = frozenset(self.leaving)
+        self._named, self.written_version = frozenset(self.leaving), self._table.version
         settled = list(settling)
         self._settle(settled)
         return [self.settled[of] for of in settled]

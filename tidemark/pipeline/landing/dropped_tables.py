@@ -5,7 +5,8 @@
                                                  the folder as leaving                                no longer
 
 `_positions` is written by the stream alone. A folder is handed to maintenance once: after its files are deleted,
-another table may get it.
+another table may get it. NB: the pipeline of another host may have deleted them meanwhile, and given the folder to
+another table. No file is therefore deleted after another writer wrote `_positions`, until the lake is opened again.
 """
 
 import threading
@@ -19,10 +20,11 @@ from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.commit_time import USECS_PER_DAY
+from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.leaving import LeavingFolder
-from tidemark.pipeline.lake.positions import TableId, TablePosition
+from tidemark.pipeline.lake.positions import FOLDER, Positions, TableId, TablePosition
 from tidemark.pipeline.landing.folder_removal import LEAVING_MAX, checked_folder, delete_files
 from tidemark.pipeline.sinks.sinks import Lake
 
@@ -47,10 +49,11 @@ class DroppedTables:
         self._config = config
         self._log = log
         self._clock = SystemClock()
-        self._lock = threading.Lock()  # of the next three
+        self._lock = threading.Lock()  # of the next four
         self._due: deque[TablePosition] = deque()
         self._leaving: deque[LeavingFolder] = deque()
         self._results = RemovalResults()
+        self._positions: Positions | None = None  # of the lake that was offered last
         self._handed: set[str] = set()  # leaving folders that the other thread has
         self._offered_s = -OFFER_S
         self._refused: dict[TableId, TablePosition] = {}
@@ -63,6 +66,8 @@ class DroppedTables:
     def offer(self, lake: Lake) -> None:
         """Let the other thread delete leaving folders, and at intervals check the tables that are due."""
         positions = lake.positions
+        if positions is not self._positions:
+            self._begin(positions)
         new = [one for one in positions.deletable if one.folder not in self._handed]
         self._handed.update(one.folder for one in new)
         now_s, due = time.monotonic(), None
@@ -74,6 +79,15 @@ class DroppedTables:
             if due is not None:
                 checked = {id(table) for table, _ in self._results.checked}
                 self._due = deque(table for table in due if id(table) not in checked)
+
+    def _begin(self, positions: Positions) -> None:
+        """Begin again with a lake that was opened: what it names is leaving, and nothing else."""
+        with self._lock:
+            self._positions, self._results = positions, RemovalResults()
+            self._due.clear()
+            self._leaving.clear()
+        self._handed.clear()
+        self._offered_s = -OFFER_S
 
     @property
     def _has_rule(self) -> bool:
@@ -103,15 +117,20 @@ class DroppedTables:
             self._handed.discard(folder)
         return bool(results.checked or results.gone)
 
-    def step(self, files_max: int) -> None:
-        """Delete some files, or check a table."""
-        if self._leaving:
-            self._delete(self._leaving[0], files_max)
-            return
+    def step(self, files_max: int) -> bool:
+        """Delete some files, or check a table; return False if another writer wrote `_positions`."""
         with self._lock:
-            table = self._due.popleft() if self._due else None
-        if table is not None:
+            positions = self._positions
+            leaving = self._leaving[0] if self._leaving else None
+            table = self._due.popleft() if self._due and leaving is None else None
+        if leaving is not None:
+            assert positions is not None, leaving
+            if has_commit(f"{self._root}/{FOLDER}", positions.written_version + 1):
+                return False  # NB: or it is one that the stream makes at this moment
+            self._delete(leaving, files_max)
+        elif table is not None:
             self._check(table)
+        return True
 
     def _check(self, table: TablePosition) -> None:
         try:
@@ -134,8 +153,9 @@ class DroppedTables:
         if is_gone:
             passed(MaintenanceFailpoint.DROPPED_DELETED)
             with self._lock:
-                self._leaving.popleft()
-                self._results.gone.append(leaving.folder)
+                if self._leaving and self._leaving[0] is leaving:  # else the lake was opened again meanwhile
+                    self._leaving.popleft()
+                    self._results.gone.append(leaving.folder)
 
 
 def is_due(config: LakeConfig, table: TablePosition, now_us: int) -> bool:

@@ -4,7 +4,7 @@ A folder with anything that another writer made is refused; of one to which anot
 left. The commits of a table are deleted after its data files, so that such a commit is seen until the end.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -61,8 +61,14 @@ class Removed:
     kept: dict[str, str] = field(default_factory=dict)
 
 
-def remove_tables(root: str, positions: Positions, capture: str, folders: Sequence[str]) -> Removed:
-    """Remove dropped tables from a lake that no pipeline writes meanwhile, and folders of interrupted removals."""
+def remove_tables(
+    root: str, positions: Positions, capture: str, folders: Sequence[str], check: Callable[[], None]
+) -> Removed:
+    """Remove dropped tables from a lake, and folders of interrupted removals.
+
+    `check` raises if a pipeline has begun to write the lake. NB: it may delete the same folders, and then give them to
+    other tables.
+    """
     result, tables = Removed(), {table.folder: table for table in positions.recorded.values()}
     for part in range(0, max(1, len(folders)), LEAVING_MAX):
         for folder in folders[part : part + LEAVING_MAX]:
@@ -74,8 +80,9 @@ def remove_tables(root: str, positions: Positions, capture: str, folders: Sequen
         positions.write(positions.outbox, [], positions.applied)
         for leaving in positions.deletable:
             try:
+                check()
                 while not delete_files(root, leaving, FILES_MAX):
-                    pass
+                    check()
                 result.removed.append(leaving.folder)
             except TableDiverged as error:
                 result.kept[leaving.folder] = str(error)

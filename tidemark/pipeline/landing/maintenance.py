@@ -340,17 +340,20 @@ class Maintenance:
         if not dropped.has_work or time.monotonic() < retries.not_before_s:
             return False
         try:
-            dropped.step(self._config.maintain_files)
+            is_done = dropped.step(self._config.maintain_files)
         except Exception as error:  # noqa: BLE001 - tables are still maintained, and the operator sees it
             self._metrics.maintenance_failures.inc()
             self._failing.setdefault(work, time.monotonic())
             fields = {**describe_error(error), "error": first_reason(str(error))}
             self._log.warning("removal of a dropped table failed", **fields)
             retries.failed()
-        else:
-            self._failing.pop(work, None)
+            return True
+        self._failing.pop(work, None)
+        if is_done:
             retries.waits_s = 0.0
-        return True
+        else:
+            retries.failed()
+        return is_done
 
     def _forget(self, folder: str) -> None:
         del self._tables[folder]
