@@ -46,12 +46,12 @@ def remove(
         click.echo(line, err=True)
     if not yes:
         click.confirm(f"Remove these {len(chosen)} tables with their data?", abort=True, err=True)
-    folders = [str(table["folder"]) for table in chosen]
     removed: list[Tree] = []
     kept: dict[str, Tree] = {}
-    for first in range(0, len(folders), AT_ONCE):
+    for first in range(0, len(chosen), AT_ONCE):
         places = [str(state), lake, str(config or ""), reader]
-        report = report_of(PROGRAM, *places, *folders[first : first + AT_ONCE])
+        some = chosen[first : first + AT_ONCE]
+        report = report_of(PROGRAM, *places, *(str(table[key]) for table in some for key in ("folder", "position")))
         assert isinstance(report["removed"], list)
         assert isinstance(report["kept"], Mapping)
         removed += report["removed"]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.lakes import IDENTITY
-from tests.support.lakes.removing import Removing
+from tests.support.lakes.lakes import CAPTURE, IDENTITY
+from tests.support.lakes.removing import KEEPS_A_DAY, Removing
+from tests.support.lakes.scripted_table import DATABASE
 from tests.support.lakes.swapped_tables import SwappedTables
 from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
 from tests.support.workloads.feeder import make_state
@@ -17,6 +18,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
+from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.landing import dropped_tables
+from tidemark.pipeline.landing.folder_removal import remove_tables
 
 pytestmark = pytest.mark.feature("L13")
 READER = "spark"
@@ -82,6 +86,21 @@ def test_a_changed_folder_is_kept_with_the_reason(lake: RemovableLake) -> None:
     assert report["removed"] == lake.folders[1:]
     assert "contains notes.txt" in report["kept"][lake.folders[0]]
     assert lake.there() == [True, False, False]
+
+
+def test_a_table_that_was_dropped_after_the_list_is_kept(lake: RemovableLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline removes a listed table, and the next one that is dropped has its folder."""
+    known = [lake.lake.positions.recorded[DATABASE, table.oid] for table in lake.dropped]
+    listed = {table.folder: str(table.position) for table in known}
+    monkeypatch.setattr(dropped_tables, "OFFER_S", 0.0)
+    Removing(lake, KEEPS_A_DAY).run()
+    lake.swap(1)
+    assert lake.folder(lake.dropped[-1]) == lake.folders[0]
+    result = remove_tables(lake.root, Positions(lake.root, IDENTITY), CAPTURE, listed, lambda: None)
+    assert result.removed == []
+    assert "it changed after it was listed" in result.kept[lake.folders[0]]
+    assert lake.there() == [True, False, False]
+    assert lake.states() == {"live": 1, "dropped": 1}
 
 
 def test_a_lake_that_a_pipeline_writes_is_not_changed(lake: RemovableLake) -> None:

@@ -86,6 +86,8 @@ def test_an_outage_delays_a_removal(stored: StoredLake, lake: SwappedTables) -> 
 
 def test_a_command_deletes_nothing_more_once_a_pipeline_has_started(stored: StoredLake, lake: SwappedTables) -> None:
     folders = [lake.folder(table) for table in lake.dropped]
+    known = lake.lake.positions.recorded.values()
+    listed = {table.folder: str(table.position) for table in known if table.folder in folders}
     facts = CaptureFacts("c", "/state", (), awaits_promotion=False)
     with hold_lake(stored.root, IDENTITY, facts, "spark", alone=True) as hold:
 
@@ -98,6 +100,12 @@ def test_a_command_deletes_nothing_more_once_a_pipeline_has_started(stored: Stor
                 hold.check()
 
         with pytest.raises((LakeTaken, LakeInUse)):
-            remove_tables(lake.root, Positions(lake.root, IDENTITY), CAPTURE, folders, check)
+            remove_tables(
+                lake.root,
+                Positions(lake.root, IDENTITY),
+                CAPTURE,
+                {folder: listed[folder] for folder in folders},
+                check,
+            )
     assert lake.folder(lake.dropped[-1]) == folders[0]
     assert objects(lake, folders[0]) == ["log", "replica", "_delta_log"]

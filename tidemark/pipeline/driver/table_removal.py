@@ -1,9 +1,10 @@
 """`python -m tidemark.pipeline.driver.table_removal`: the program behind `cdcctl lake remove`; prints one JSON object.
 
-    STATE LAKE CONFIG READER FOLDER...
+    STATE LAKE CONFIG READER [FOLDER POSITION]...
 
 CONFIG: the configuration with the options of an object store, or empty. No pipeline writes the lake meanwhile; if one
 has begun to, which only an object store allows, the program ends, and the pipeline completes the removal.
+POSITION: of the table as it was listed; one that changed since is kept.
 """
 
 import os
@@ -29,7 +30,8 @@ from tidemark.pipeline.replay.program import exit_at_once, run
 from tidemark.pipeline.storage.stores import open_lake
 
 
-def _removed(state: str, lake: str, config: str, reader: str, *folders: str) -> Mapping[str, object]:
+def _removed(state: str, lake: str, config: str, reader: str, *tables: str) -> Mapping[str, object]:
+    listed = dict(zip(tables[::2], tables[1::2], strict=True))
     loaded = load_config(Path(config) if config else None, os.environ)
     open_lake(lake, loaded.lake)
     OpenedLake(lake)  # NB: before the lock, which is written also where no lake is
@@ -41,7 +43,7 @@ def _removed(state: str, lake: str, config: str, reader: str, *folders: str) -> 
             hold_lake(lake, identity, found.capture.facts(), reader, alone=True) as hold,
         ):
             try:
-                result = remove_tables(lake, Positions(lake, identity), identity.capture, folders, hold.check)
+                result = remove_tables(lake, Positions(lake, identity), identity.capture, listed, hold.check)
             except OSError as error:
                 reason = f"{lake}: {first_reason(str(error))}"
                 raise LakeFull(reason) if is_full(error) else lake_failure(error, reason) from error

@@ -4,7 +4,7 @@ A folder with anything that another writer made is refused; of one to which anot
 left. The commits of a table are deleted after its data files, so that such a commit is seen until the end.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -62,18 +62,20 @@ class Removed:
 
 
 def remove_tables(
-    root: str, positions: Positions, capture: str, folders: Sequence[str], check: Callable[[], None]
+    root: str, positions: Positions, capture: str, listed: Mapping[str, str], check: Callable[[], None]
 ) -> Removed:
     """Remove dropped tables from a lake, and folders of interrupted removals.
 
+    `listed`: folder and position of each table, as the operator has seen them; one that changed since is kept.
     `check` raises if a pipeline has begun to write the lake. NB: it may delete the same folders, and then give them to
     other tables.
     """
     result, tables = Removed(), {table.folder: table for table in positions.recorded.values()}
+    folders = list(listed)
     for part in range(0, max(1, len(folders)), LEAVING_MAX):
         for folder in folders[part : part + LEAVING_MAX]:
             try:
-                _begin(root, positions, capture, tables.get(folder))
+                _begin(root, positions, capture, tables.get(folder), listed[folder])
             except (TableDiverged, TableStopped) as error:
                 result.kept[folder] = str(error)
         positions.check_present()
@@ -91,9 +93,11 @@ def remove_tables(
     return result
 
 
-def _begin(root: str, positions: Positions, capture: str, table: TablePosition | None) -> None:
+def _begin(root: str, positions: Positions, capture: str, table: TablePosition | None, listed: str) -> None:
     if table is None or not table.is_at_rest:
         raise TableStopped("it is not dropped, or its log or replica lacks changes")
+    if str(table.position) != listed:
+        raise TableStopped(f"it changed after it was listed: its position is {table.position}, not {listed}")
     positions.begin_removal(table, checked_folder(root, capture, table))
 
 

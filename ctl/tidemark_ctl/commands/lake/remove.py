@@ -21,5 +21,6 @@ def remove() -> None:
 
     TABLE is the last name of dropped tables (schema.table or database.schema.table, case-sensitive), or the folder of
     one below LAKE. A table that exists is not removed. The command lists the tables and asks for confirmation. A table
-    is kept if another program has changed it. Stop the pipeline first; `dropped_keep_days` removes tables beside it.
+    is kept if another program has changed it, or if it changed after it was listed. Stop the pipeline first;
+    `dropped_keep_days` removes tables beside it.
     """
