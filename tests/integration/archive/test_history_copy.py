@@ -199,23 +199,30 @@ def test_a_refused_copy_of_a_lost_state_is_repeated(shop: Shop) -> None:
 
 
 @pytest.mark.feature("P22")
+@pytest.mark.parametrize("planned", [False, True])
 def test_tables_that_a_lost_state_has_delivered_and_that_are_gone_are_reported_as_dropped(
-    node: Cluster, tmp_path: Path
+    node: Cluster, tmp_path: Path, *, planned: bool
 ) -> None:
-    """The copy in the spool is from before the first plan, as when the spool was not writable since then."""
+    """The history in the spool is from before the first copy, as when the spool was not writable since then."""
     shop = Shop(node, tmp_path)
     shop.sql("CREATE TABLE item (id int PRIMARY KEY, note text)", "INSERT INTO item VALUES (1, 'copied')")
     shop.sql("CREATE TABLE gone (id int PRIMARY KEY)", "INSERT INTO gone VALUES (1)")
     shop.sidecar.init()
     shop.copy()
     try:
-        shop.sidecar.start()
+        with node.connect("shop", autocommit=False) as older:
+            older.execute("INSERT INTO item VALUES (2, 'older')")
+            shop.sidecar.start()
+            shop.sidecar.wait_for_event("first copy waits for older transactions")
+            if planned:
+                shop.copy()
         shop.sidecar.catch_up()
         shop.feed()
         shop.sidecar.kill()
         shop.sql("DROP TABLE gone")
+        assert {table.progress.generation for table in shop.manifest.tables} <= {0}
         shop.lose()
-        shop.rebuild_state("--lake", shop.lake)
+        shop.rebuild_state(*([] if planned else ["--lake", shop.lake]))
         shop.sidecar.start()
         shop.sidecar.catch_up()
         shop.feed()

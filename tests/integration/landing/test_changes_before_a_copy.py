@@ -109,11 +109,20 @@ def test_the_plan_of_the_first_copy_outlives_kills(cluster: Cluster, database: s
         check(sidecar, tmp_path / "lake")
 
 
+AFTER = {
+    "created again": (BEFORE["created again"], ["account"]),
+    "replaced by a listed one": ("DROP TABLE account; ALTER TABLE fresh RENAME TO account", []),
+}
+
+
 @pytest.mark.feature("P22")
-def test_a_table_that_is_dropped_after_the_plan_is_reported_before_the_one_that_replaces_it(
-    cluster: Cluster, database: str, tmp_path: Path
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("case", AFTER)
+def test_changes_of_a_table_that_is_dropped_after_the_plan_and_before_its_copy_are_not_delivered(
+    cluster: Cluster, database: str, tmp_path: Path, case: str, *, killed: bool
 ) -> None:
     stopped(cluster, database)
+    changed(cluster, database, BESIDE.format("fresh"))
     with (
         initialised(cluster, database, tmp_path, copy=True, **{TABLES: "public.*", EXCLUDED: ""}) as sidecar,
         cluster.connect(database, autocommit=False) as older,
@@ -122,10 +131,17 @@ def test_a_table_that_is_dropped_after_the_plan_is_reported_before_the_one_that_
         older.execute("INSERT INTO stage.account VALUES (8, 'older')")  # the copy waits for its end
         sidecar.start()
         sidecar.wait_for_event("first copy waits for older transactions")
-        changed(cluster, database, f"INSERT INTO account VALUES (500, 'x'); {BEFORE['created again']}")
+        if killed:
+            sidecar.kill()
+        statements, created = AFTER[case]
+        changed(cluster, database, f"{CHANGES}; {statements}")
         older.commit()
+        if killed:
+            sidecar.start()
+        changed(cluster, database, "INSERT INTO account VALUES (100, 'after')")
         events = [item for item in sidecar.catch_up() if isinstance(item, SchemaEvent)]
-        assert [(event.before is None, event.after is None) for event in events] == [(False, True), (True, False)]
+        assert all(event.before is None for event in events), "nothing is dropped of which nothing was delivered"
+        assert [event.after.name for event in events if event.after is not None] == created
         check(sidecar, tmp_path / "lake")
 
 

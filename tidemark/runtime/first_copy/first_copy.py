@@ -15,7 +15,8 @@ that may not fit by its size at the node, and a requested table, is read to its 
 So no row of a refused table was delivered, unless COPY's text is more than `EXPANSION` times the table's size.
 
 The first plan lists the tables under one snapshot for each database. Changes that it shows of tables that it does not
-list are not delivered (`Copies`): another table may have the name by now, and its copy would come before them.
+list are not delivered (`Copies`): another table may have the name by now, and its copy would come before them. The same
+applies to a listed table that is dropped before something of it was delivered.
 
 After a kill or an abort the table is copied again under a new snapshot and a greater generation, so that sinks empty it
 first. Only a generation's end confirms that its rows are the whole table. `tidemark.runtime.seed.copy_plan` plans which
@@ -57,7 +58,7 @@ from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, CopyFeeding, Deliver
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
-from tidemark.runtime.seed.copy_plan import CopyTask, is_requested_alone, plan_copies, selection_reported
+from tidemark.runtime.seed.copy_plan import CopyTask, is_requested_alone, is_untouched, plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
 from tidemark.wire.recopies import TableKey
@@ -333,8 +334,9 @@ class FirstCopy:
         key = (task.database, task.relation)
         before = self._recorded(key)
         table = source.table(task.relation)
-        if table is None:  # dropped meanwhile: the stream reports it
-            self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
+        if table is None:  # dropped meanwhile: the stream reports it, if there is something to drop
+            shows = source.listed_tables()[1] if is_untouched(self._store.view(), key) else before.snapshot
+            self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE, snapshot=shows))
             return
         is_read_first = self._may_be_too_large(source, table) or key in not_begun(self._store)
         with CopySpool(self._store.folder.copy, self._settings.copy.spool_bytes) as spool, ExitStack() as locked:

@@ -101,7 +101,7 @@ def rebuild(
             transaction.put(HAND_OVER, HandOver(attempt=epoch.number))
             transaction.put(TRANSFORMED, TransformedTables(is_lost=True))
             # NB: not as for a new capture: the lost state may have delivered tables that are gone at the next plan.
-            transaction.put(FINGERPRINT, manifest.fingerprint or Fingerprint())
+            transaction.put(FINGERPRINT, replace(manifest.fingerprint or Fingerprint(), shown={}))
             for key, progress in manifest.copies.items():
                 copies = config.copy.enabled and manifest.followed is None
                 transaction.put_copy(*key, _copy_of(key, progress, lake) if copies else progress)

@@ -93,7 +93,7 @@ def plan_copies(
     denied: dict[TableKey, str] = {}
     vanished = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
     before = _selection_before(view)
-    shown = dict(view.fingerprint.shown) if view.fingerprint is not None else {}
+    now_shown: dict[str, str] = {}  # by the databases' OIDs
     later = _LaterCopies(names() if is_changed and view.fingerprint is not None else None)
     for database, name in database_names(node, view.beginning.databases).items():
         if not select.selection().selects_database(name):
@@ -105,8 +105,9 @@ def plan_copies(
             vanished -= left.keys()
             continue
         due: list[SourceTable] = []
-        is_shown = view.fingerprint is None and copy.enabled
-        for table in _listed(sessions.source(database, name), database, shown if is_shown else None):
+        is_first = view.fingerprint is None and copy.enabled
+        is_shown = is_first or any(key[0] == database and is_untouched(view, key) for key in vanished)
+        for table in _listed(sessions.source(database, name), database, now_shown if is_shown else None):
             key = (database, table.oid)
             vanished.discard(key)
             was_captured = before is not None and before.selects_database(name) and is_captured(before, table)
@@ -124,8 +125,11 @@ def plan_copies(
                     later.find(key, table, known)
         _check_readable(name, due)
         tasks += [CopyTask(database, table.oid) for table in due if (database, table.oid) not in later.found]
-    for key in vanished:  # the table or its database was dropped, which the stream reports
-        moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
+    for key in vanished:  # the table or its database was dropped: the stream reports it, if there is something to drop
+        dropped = replace(view.copies[key], phase=CopyPhase.DONE)
+        snapshot = now_shown.get(str(key[0])) if is_untouched(view, key) else None
+        moves[key] = dropped if snapshot is None else replace(dropped, snapshot=snapshot)
+    shown = now_shown if view.fingerprint is None else dict(view.fingerprint.shown)
     return CopyPlan(tasks, moves, is_changed, denied, shown, later.found)
 
 
@@ -188,6 +192,14 @@ def waits_for(view: StateView) -> Lsn | None:
 def has_waited(view: StateView, after_lsn: Lsn) -> bool:
     """Return whether a copy that waited for this LSN is still due."""
     return any(copy.is_open and copy.after_lsn == after_lsn for copy in view.copies.values())
+
+
+def is_untouched(view: StateView, key: TableKey) -> bool:
+    """Return whether the first plan listed a table of which nothing was delivered yet."""
+    assert view.beginning is not None, "a plan comes after the base"
+    copy, listed = view.copies.get(key), view.fingerprint.shown if view.fingerprint is not None else {}
+    is_begun = _delivered_lsn(view) >= view.beginning.lsn
+    return not is_begun and str(key[0]) in listed and copy is not None and copy.generation == 0
 
 
 def _delivered_lsn(view: StateView) -> Lsn:
