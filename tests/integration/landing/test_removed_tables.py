@@ -28,7 +28,7 @@ from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TablePosition
-from tidemark.pipeline.landing import dropped_tables
+from tidemark.pipeline.landing import dropped_tables, maintenance
 from tidemark.pipeline.landing.metrics import MAINTENANCE_FAILURES
 from tidemark.pipeline.sinks import event_record
 from tidemark.pipeline.storage.local_store import LocalStore
@@ -257,6 +257,37 @@ def test_a_failure_is_reported_and_the_removal_is_repeated_later(
     assert not removing.maintenance.step(), "it waits"
     Removing(lake).run()
     assert not (tmp_path / folder).exists()
+
+
+def test_a_folder_that_cannot_be_deleted_delays_no_other_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with an object that a store retains."""
+    monkeypatch.setattr(maintenance, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(maintenance, "RETRY_MAX_S", 0.0)
+    lake = lake_of(tmp_path, 2)
+    folders = folders_of(lake)
+    removing, delete, refused = Removing(lake), LocalStore.delete, []
+
+    def refuse(store: LocalStore, paths: Sequence[str]) -> int:
+        if any(f"/{folders[0]}/" in path for path in paths):
+            refused.append(1)
+            raise PermissionError(errno.EACCES, "it is retained")
+        return delete(store, paths)
+
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    removing.record()
+    for _ in range(10):
+        removing.maintenance.step()
+        removing.record()
+    lake.swap(1)
+    later = lake.folder(lake.dropped[-1])
+    for _ in range(10):
+        removing.maintenance.step()
+        removing.record()
+    assert [(tmp_path / folder).exists() for folder in (*folders, later)] == [True, False, False]
+    assert list(lake.lake.positions.leaving) == [folders[0]]
+    assert len(refused) > 1, "it is tried again"
 
 
 def test_changes_that_an_outbox_delivers_again_create_no_removed_table(tmp_path: Path) -> None:
