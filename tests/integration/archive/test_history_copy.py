@@ -22,6 +22,8 @@ from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.model.lsn import INVALID_LSN
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
+from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.runtime.first_copy.recopying import refuse
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
@@ -194,6 +196,34 @@ def test_a_refused_copy_of_a_lost_state_is_repeated(shop: Shop) -> None:
     with StateStore.open(shop.sidecar.folder) as store:
         assert store.view().copies[key].phase is CopyPhase.WAITING
     resume(shop)
+
+
+@pytest.mark.feature("P22")
+def test_tables_that_a_lost_state_has_delivered_and_that_are_gone_are_reported_as_dropped(
+    node: Cluster, tmp_path: Path
+) -> None:
+    """The copy in the spool is from before the first plan, as when the spool was not writable since then."""
+    shop = Shop(node, tmp_path)
+    shop.sql("CREATE TABLE item (id int PRIMARY KEY, note text)", "INSERT INTO item VALUES (1, 'copied')")
+    shop.sql("CREATE TABLE gone (id int PRIMARY KEY)", "INSERT INTO gone VALUES (1)")
+    shop.sidecar.init()
+    shop.copy()
+    try:
+        shop.sidecar.start()
+        shop.sidecar.catch_up()
+        shop.feed()
+        shop.sidecar.kill()
+        shop.sql("DROP TABLE gone")
+        shop.lose()
+        shop.rebuild_state("--lake", shop.lake)
+        shop.sidecar.start()
+        shop.sidecar.catch_up()
+        shop.feed()
+    finally:
+        shop.sidecar.close()
+    states = {table.name: table.state for table in OpenedLake(str(shop.lake)).tables}
+    assert (states["item"], states["gone"]) == (TableState.LIVE, TableState.DROPPED)
+    assert rows_by_key(shop.lake, "item") == shop.source("item")
 
 
 def test_a_repeated_copy_writes_only_what_is_new(shop: Shop) -> None:

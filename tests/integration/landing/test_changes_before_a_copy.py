@@ -16,6 +16,7 @@ from tests.support.processes.captures import Sidecar, initialised
 from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import SchemaEvent
+from tidemark.model.errors import ExitCode
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.wire.state.copy_progress import CopyPhase
 
@@ -162,6 +163,63 @@ def test_a_table_with_another_name_than_at_the_start_is_copied_after_the_changes
         sidecar.wait_until(lambda: not has_open_copies(sidecar), "the copies that wait for the stream")
         check(sidecar, tmp_path / "lake")
         assert [event["event"] for event in sidecar.events()].count(RESTARTS) == restarts
+
+
+@pytest.mark.feature("P22")
+def test_tables_that_two_starts_have_planned_for_later_are_all_copied(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """The first start is killed, and the stream then contains the creation of its table; that of the second waits."""
+    stopped(cluster, database)
+    changed(cluster, database, BESIDE.format("kept.other"))
+    with initialised(cluster, database, tmp_path, copy=True, **{TABLES: "public.*", EXCLUDED: ""}) as sidecar:
+        register(sidecar.folder)
+        sidecar.start()
+        sidecar.catch_up()
+        sidecar.stop()
+        changed(cluster, database, BESIDE.format("fresh"))
+        sidecar.options[TABLES] = "public.*,stage.*"
+        with cluster.connect(database, autocommit=False) as older:
+            older.execute("INSERT INTO account VALUES (800, 'older')")
+            sidecar.start()
+            sidecar.wait_for_event("first copy waits for older transactions")
+            sidecar.kill()
+        changed(cluster, database, "ALTER TABLE kept.other SET SCHEMA public")
+        sidecar.options[TABLES] = "public.*,stage.*,kept.*"
+        sidecar.start()
+        sidecar.wait_until(lambda: not has_open_copies(sidecar), "the copies that wait for the stream")
+        check(sidecar, tmp_path / "lake")
+        for table in ("fresh", "other"):
+            assert replica_of(tmp_path / "lake", table) == rows_at_source(cluster, database, table)
+        assert [event["event"] for event in sidecar.events()].count(RESTARTS) == 1
+
+
+@pytest.mark.feature("P22")
+def test_a_table_to_be_copied_later_that_cannot_be_read_is_refused_at_the_start(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    stopped(cluster, database)
+    changed(cluster, database, BESIDE.format("kept.other"))
+    role = f"copying_{database}"
+    cluster.sql(f"CREATE ROLE {role} LOGIN REPLICATION", database)
+    changed(
+        cluster, database, f"GRANT SELECT ON account, stage.account TO {role}; GRANT USAGE ON SCHEMA stage TO {role}"
+    )
+    with initialised(cluster, database, tmp_path, copy=True, **{TABLES: "public.*", EXCLUDED: ""}) as sidecar:
+        sidecar.options["TIDEMARK_CAPTURE__DSN"] += f" user={role}"
+        register(sidecar.folder)
+        sidecar.start()
+        sidecar.catch_up()
+        sidecar.stop()
+        changed(cluster, database, "ALTER TABLE kept.other SET SCHEMA public")
+        sidecar.options[TABLES] = "public.*,stage.*,kept.*"
+        sidecar.refuses(ExitCode.NODE_UNFIT, "no SELECT on public.other")
+        assert [event["event"] for event in sidecar.events()].count("first copy planned") == 1
+        cluster.sql(f"GRANT SELECT ON other TO {role}", database)
+        sidecar.start()
+        sidecar.wait_until(lambda: not has_open_copies(sidecar), "the copy that waits for the stream")
+        check(sidecar, tmp_path / "lake")
+        assert replica_of(tmp_path / "lake", "other") == rows_at_source(cluster, database, "other")
 
 
 def has_open_copies(sidecar: Sidecar) -> bool:

@@ -228,7 +228,7 @@ class Capture:
         """Check all threads; return the first error, and remove what no restart needs."""
         self._start_decoding()
         if self._has_reached_copies and not self._have_copies_waited():
-            self._copies_wait_for = None
+            self._copies_wait_for = waits_for(self._store.view())  # an interrupted start has planned others for later
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
             needed = marks.horizon.pointer.restart_lsn

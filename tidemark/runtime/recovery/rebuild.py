@@ -31,7 +31,7 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
 from tidemark.runtime.seed.initialise import is_standby, latest_timeline
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.recopies import TableKey
-from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress
+from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
 from tidemark.wire.state.state_keys import (
     BEGINNING,
     DELIVERED,
@@ -100,8 +100,8 @@ def rebuild(
             # NB: the WAL to read again contains the lost sidecar's try-start markers; ours must have other numbers.
             transaction.put(HAND_OVER, HandOver(attempt=epoch.number))
             transaction.put(TRANSFORMED, TransformedTables(is_lost=True))
-            if manifest.fingerprint is not None:
-                transaction.put(FINGERPRINT, manifest.fingerprint)
+            # NB: not as for a new capture: the lost state may have delivered tables that are gone at the next plan.
+            transaction.put(FINGERPRINT, manifest.fingerprint or Fingerprint())
             for key, progress in manifest.copies.items():
                 copies = config.copy.enabled and manifest.followed is None
                 transaction.put_copy(*key, _copy_of(key, progress, lake) if copies else progress)

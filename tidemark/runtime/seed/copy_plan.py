@@ -119,10 +119,11 @@ def plan_copies(
                 denied[key] = f"no SELECT on {table.namespace}.{table.name}"
             elif move is not None:
                 moves[key] = move
-                if move.is_due(_delivered_lsn(view)) and not later.has(key, table, known):
+                if move.is_due(_delivered_lsn(view)):
                     due.append(table)
+                    later.find(key, table, known)
         _check_readable(name, due)
-        tasks += [CopyTask(database, table.oid) for table in due]
+        tasks += [CopyTask(database, table.oid) for table in due if (database, table.oid) not in later.found]
     for key in vanished:  # the table or its database was dropped, which the stream reports
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
     return CopyPlan(tasks, moves, is_changed, denied, shown, later.found)
@@ -137,15 +138,13 @@ class _LaterCopies:
         self._databases = {database for database, _ in self._names}
         self.found: set[TableKey] = set()
 
-    def has(self, key: TableKey, table: SourceTable, known: CopyProgress | None) -> bool:
-        """Return whether a table to be copied had another name at the start, or did not exist."""
+    def find(self, key: TableKey, table: SourceTable, known: CopyProgress | None) -> None:
+        """Record whether a table to be copied had another name at the start, or did not exist."""
         if key[0] not in self._databases or (known is not None and known.is_open):
-            return False
+            return
         name = self._names.get(key)
-        if name is not None and (name.schema, name.table) == (table.namespace, table.name):
-            return False
-        self.found.add(key)
-        return True
+        if name is None or (name.schema, name.table) != (table.namespace, table.name):
+            self.found.add(key)
 
 
 def _listed(source: CopySource, database: Oid, shown: dict[str, str] | None) -> list[SourceTable]:
