@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -256,6 +257,30 @@ def test_a_failure_is_reported_and_the_removal_is_repeated_later(
     assert lake.states() == {"live": 1}, "its folder is still named"
     assert not removing.maintenance.step(), "it waits"
     Removing(lake).run()
+    assert not (tmp_path / folder).exists()
+
+
+def test_maintenance_commits_to_no_table_whose_removal_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = lake_of(tmp_path, 1)
+    ((folder,), (table,)) = folders_of(lake), lake.dropped
+    for _ in range(3):  # files that maintenance would combine
+        lake.lake.apply(batch(lake.create_again(table)))
+    table.schema_event(SchemaChange.DROP, SchemaEffect.METADATA, table.relation, None)
+    lake.lake.apply(batch(lake.numbered(table.items[-1:])))
+    removing = Removing(lake)
+    removing.maintenance.report(lake.lake.written, lake.lake.upkeep)
+    removing.record()
+    removing.work()
+    late_s = time.monotonic() + 1e7  # when unused files are looked for
+    monkeypatch.setattr(time, "monotonic", lambda: late_s)
+    removing.work()
+    removing.record()
+    with capture_logs() as logs:
+        removing.work()
+        removing.record()
+    assert not logs
     assert not (tmp_path / folder).exists()
 
 

@@ -23,6 +23,7 @@ from tidemark.model.commit_time import USECS_PER_DAY
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
+from tidemark.pipeline.lake.folders import LOG, REPLICA
 from tidemark.pipeline.lake.leaving import LeavingFolder
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TableId, TablePosition
 from tidemark.pipeline.landing.folder_removal import LEAVING_MAX, checked_folder, delete_files
@@ -58,6 +59,7 @@ class DroppedTables:
         self._handed: set[str] = set()  # leaving folders that the other thread has
         self._offered_s = -OFFER_S
         self._refused: dict[TableId, TablePosition] = {}
+        self._checked: list[str] = []  # since `take_checked`; of the other thread alone
 
     @property
     def has_work(self) -> bool:
@@ -138,6 +140,14 @@ class DroppedTables:
             self._check(table)
         return True
 
+    def take_checked(self) -> list[str]:
+        """Return the Delta tables that were checked since the last call: folders below the root.
+
+        NB: a later commit of maintenance would count as one of another writer.
+        """
+        checked, self._checked = self._checked, []
+        return checked
+
     def _check(self, table: TablePosition) -> None:
         try:
             leaving = checked_folder(self._root, self._capture, table)
@@ -147,6 +157,7 @@ class DroppedTables:
             return
         passed(MaintenanceFailpoint.DROPPED_CHECKED)
         self._log.info("a dropped table is removed", **_names(table))
+        self._checked += [f"{table.folder}/{name}" for name in (LOG, REPLICA)]
         with self._lock:
             self._results.checked.append((table, leaving))
 
