@@ -19,7 +19,7 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.lakes.swapped_tables import SwappedTables
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import arm
-from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
@@ -181,6 +181,18 @@ def test_a_folder_with_anything_of_another_writer_is_kept_and_reported(
     assert lake.states() == {"live": 1, "dropped": 1}
     (kept,) = [entry for entry in logs if entry["event"] == "a dropped table is kept"]
     assert kept["folder"] == folders[0]
+
+
+def test_files_in_the_place_of_a_replica_that_was_never_written_are_kept(tmp_path: Path) -> None:
+    settings = LakeTableConfig("*.*", write=Written.LOG, dropped_keep_days=1)
+    lake = lake_of(tmp_path, 1, LakeConfig((settings,)))
+    (folder,) = folders_of(lake)
+    export = tmp_path / folder / "replica" / "export.csv"
+    export.parent.mkdir()
+    export.write_text("ours")
+    Removing(lake).run()
+    assert export.read_text() == "ours"
+    assert lake.states() == {"live": 1, "dropped": 1}
 
 
 def test_what_another_writer_commits_during_the_removal_is_left(tmp_path: Path) -> None:
