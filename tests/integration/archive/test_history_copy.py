@@ -222,7 +222,10 @@ def test_tables_that_a_lost_state_has_delivered_and_that_are_gone_are_reported_a
         shop.sql("DROP TABLE gone")
         assert {table.progress.generation for table in shop.manifest.tables} <= {0}
         shop.lose()
-        shop.rebuild_state(*([] if planned else ["--lake", shop.lake]))
+        if planned:  # without the lake, whose generations show that tables were copied
+            shop.rebuild_state()
+        else:
+            shop.rebuild_state("--lake", shop.lake)
         shop.sidecar.start()
         shop.sidecar.catch_up()
         shop.feed()

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -18,7 +19,7 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.lakes.swapped_tables import SwappedTables
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import arm
-from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, Written
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
@@ -28,7 +29,7 @@ from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TablePosition
-from tidemark.pipeline.landing import dropped_tables
+from tidemark.pipeline.landing import dropped_tables, maintenance
 from tidemark.pipeline.landing.metrics import MAINTENANCE_FAILURES
 from tidemark.pipeline.sinks import event_record
 from tidemark.pipeline.storage.local_store import LocalStore
@@ -182,6 +183,18 @@ def test_a_folder_with_anything_of_another_writer_is_kept_and_reported(
     assert kept["folder"] == folders[0]
 
 
+def test_files_in_the_place_of_a_replica_that_was_never_written_are_kept(tmp_path: Path) -> None:
+    settings = LakeTableConfig("*.*", write=Written.LOG, dropped_keep_days=1)
+    lake = lake_of(tmp_path, 1, LakeConfig((settings,)))
+    (folder,) = folders_of(lake)
+    export = tmp_path / folder / "replica" / "export.csv"
+    export.parent.mkdir()
+    export.write_text("ours")
+    Removing(lake).run()
+    assert export.read_text() == "ours"
+    assert lake.states() == {"live": 1, "dropped": 1}
+
+
 def test_what_another_writer_commits_during_the_removal_is_left(tmp_path: Path) -> None:
     lake = lake_of(tmp_path, 1)
     (folder,) = folders_of(lake)
@@ -257,6 +270,61 @@ def test_a_failure_is_reported_and_the_removal_is_repeated_later(
     assert not removing.maintenance.step(), "it waits"
     Removing(lake).run()
     assert not (tmp_path / folder).exists()
+
+
+def test_maintenance_commits_to_no_table_whose_removal_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = lake_of(tmp_path, 1)
+    ((folder,), (table,)) = folders_of(lake), lake.dropped
+    for _ in range(3):  # files that maintenance would combine
+        lake.lake.apply(batch(lake.create_again(table)))
+    table.schema_event(SchemaChange.DROP, SchemaEffect.METADATA, table.relation, None)
+    lake.lake.apply(batch(lake.numbered(table.items[-1:])))
+    removing = Removing(lake)
+    removing.maintenance.report(lake.lake.written, lake.lake.upkeep)
+    removing.record()
+    removing.work()
+    late_s = time.monotonic() + 1e7  # when unused files are looked for
+    monkeypatch.setattr(time, "monotonic", lambda: late_s)
+    removing.work()
+    removing.record()
+    with capture_logs() as logs:
+        removing.work()
+        removing.record()
+    assert not logs
+    assert not (tmp_path / folder).exists()
+
+
+def test_a_folder_that_cannot_be_deleted_delays_no_other_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with an object that a store retains."""
+    monkeypatch.setattr(maintenance, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(maintenance, "RETRY_MAX_S", 0.0)
+    lake = lake_of(tmp_path, 2)
+    folders = folders_of(lake)
+    removing, delete, refused = Removing(lake), LocalStore.delete, []
+
+    def refuse(store: LocalStore, paths: Sequence[str]) -> int:
+        if any(f"/{folders[0]}/" in path for path in paths):
+            refused.append(1)
+            raise PermissionError(errno.EACCES, "it is retained")
+        return delete(store, paths)
+
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    removing.record()
+    for _ in range(10):
+        removing.maintenance.step()
+        removing.record()
+    lake.swap(1)
+    later = lake.folder(lake.dropped[-1])
+    for _ in range(10):
+        removing.maintenance.step()
+        removing.record()
+    assert [(tmp_path / folder).exists() for folder in (*folders, later)] == [True, False, False]
+    assert list(lake.lake.positions.leaving) == [folders[0]]
+    assert len(refused) > 1, "it is tried again"
 
 
 def test_changes_that_an_outbox_delivers_again_create_no_removed_table(tmp_path: Path) -> None:

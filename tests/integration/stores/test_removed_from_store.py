@@ -100,12 +100,6 @@ def test_a_command_deletes_nothing_more_once_a_pipeline_has_started(stored: Stor
                 hold.check()
 
         with pytest.raises((LakeTaken, LakeInUse)):
-            remove_tables(
-                lake.root,
-                Positions(lake.root, IDENTITY),
-                CAPTURE,
-                {folder: listed[folder] for folder in folders},
-                check,
-            )
+            remove_tables(lake.root, Positions(lake.root, IDENTITY), CAPTURE, listed, check)
     assert lake.folder(lake.dropped[-1]) == folders[0]
     assert objects(lake, folders[0]) == ["log", "replica", "_delta_log"]

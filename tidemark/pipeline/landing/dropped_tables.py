@@ -23,6 +23,7 @@ from tidemark.model.commit_time import USECS_PER_DAY
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
+from tidemark.pipeline.lake.folders import LOG, REPLICA
 from tidemark.pipeline.lake.leaving import LeavingFolder
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TableId, TablePosition
 from tidemark.pipeline.landing.folder_removal import LEAVING_MAX, checked_folder, delete_files
@@ -49,19 +50,21 @@ class DroppedTables:
         self._config = config
         self._log = log
         self._clock = SystemClock()
-        self._lock = threading.Lock()  # of the next four
+        self._lock = threading.Lock()  # of the next five
         self._due: deque[TablePosition] = deque()
         self._leaving: deque[LeavingFolder] = deque()
+        self._failed: deque[LeavingFolder] = deque()  # which are tried again once there is nothing else to do
         self._results = RemovalResults()
         self._positions: Positions | None = None  # of the lake that was offered last
         self._handed: set[str] = set()  # leaving folders that the other thread has
         self._offered_s = -OFFER_S
         self._refused: dict[TableId, TablePosition] = {}
+        self._checked: list[str] = []  # since `take_checked`; of the other thread alone
 
     @property
     def has_work(self) -> bool:
         """Return whether a step has something to do."""
-        return bool(self._due or self._leaving)
+        return bool(self._due or self._leaving or self._failed)
 
     def offer(self, lake: Lake) -> None:
         """Let the other thread delete leaving folders, and at intervals check the tables that are due."""
@@ -86,6 +89,7 @@ class DroppedTables:
             self._positions, self._results = positions, RemovalResults()
             self._due.clear()
             self._leaving.clear()
+            self._failed.clear()
         self._handed.clear()
         self._offered_s = -OFFER_S
 
@@ -106,8 +110,10 @@ class DroppedTables:
 
         While there is more work, it waits for results of several tables, as each record is a commit.
         """
+        if lake.positions is not self._positions:
+            return False  # the results are those of a lake that was opened before
         with self._lock:
-            if self.has_work and len(self._results.checked) + len(self._results.gone) < RECORDED_AT_ONCE:
+            if (self._due or self._leaving) and len(self._results.checked) + len(self._results.gone) < RECORDED_AT_ONCE:
                 return False
             results, self._results = self._results, RemovalResults()
         for table, leaving in results.checked:
@@ -120,6 +126,8 @@ class DroppedTables:
     def step(self, files_max: int) -> bool:
         """Delete some files, or check a table; return False if another writer wrote `_positions`."""
         with self._lock:
+            if not (self._due or self._leaving):
+                self._leaving, self._failed = self._failed, self._leaving
             positions = self._positions
             leaving = self._leaving[0] if self._leaving else None
             table = self._due.popleft() if self._due and leaving is None else None
@@ -132,6 +140,14 @@ class DroppedTables:
             self._check(table)
         return True
 
+    def take_checked(self) -> list[str]:
+        """Return the Delta tables that were checked since the last call: folders below the root.
+
+        NB: a later commit of maintenance would count as one of another writer.
+        """
+        checked, self._checked = self._checked, []
+        return checked
+
     def _check(self, table: TablePosition) -> None:
         try:
             leaving = checked_folder(self._root, self._capture, table)
@@ -141,6 +157,7 @@ class DroppedTables:
             return
         passed(MaintenanceFailpoint.DROPPED_CHECKED)
         self._log.info("a dropped table is removed", **_names(table))
+        self._checked += [f"{table.folder}/{name}" for name in (LOG, REPLICA)]
         with self._lock:
             self._results.checked.append((table, leaving))
 
@@ -150,12 +167,23 @@ class DroppedTables:
         except TableDiverged as error:
             self._log.warning("the folder of a dropped table is left", folder=leaving.folder, reason=str(error))
             is_gone = True
+        except Exception:
+            self._end(leaving, is_gone=False)
+            raise
         if is_gone:
             passed(MaintenanceFailpoint.DROPPED_DELETED)
-            with self._lock:
-                if self._leaving and self._leaving[0] is leaving:  # else the lake was opened again meanwhile
-                    self._leaving.popleft()
-                    self._results.gone.append(leaving.folder)
+            self._end(leaving, is_gone=True)
+
+    def _end(self, leaving: LeavingFolder, *, is_gone: bool) -> None:
+        """End the work on a folder for now, unless the lake was opened again meanwhile."""
+        with self._lock:
+            if not self._leaving or self._leaving[0] is not leaving:
+                return
+            self._leaving.popleft()
+            if is_gone:
+                self._results.gone.append(leaving.folder)
+            else:
+                self._failed.append(leaving)
 
 
 def is_due(config: LakeConfig, table: TablePosition, now_us: int) -> bool:

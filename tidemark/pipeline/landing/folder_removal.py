@@ -50,7 +50,10 @@ def _checked_version(uri: str, app: str, entry: LakeEntry) -> int:
     store = store_of(uri)
     if not store.folders(uri) and not _files(store, uri):
         return NO_VERSION
-    return LakeTable(uri, app, entry.recorded).version
+    version = LakeTable(uri, app, entry.recorded).version
+    if version == NO_VERSION:
+        raise TableDiverged(f"{uri} contains files, but it is no table, and none was written there")
+    return version
 
 
 @dataclass(slots=True)

@@ -348,6 +348,8 @@ class Maintenance:
             self._log.warning("removal of a dropped table failed", **fields)
             retries.failed()
             return True
+        for folder in self._tables.keys() & dropped.take_checked():
+            self._forget(folder)
         self._failing.pop(work, None)
         if is_done:
             retries.waits_s = 0.0
