@@ -32,7 +32,7 @@ from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import FIRST_USER_OID, INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Column, Relation
-from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
+from tidemark.model.snapshot import ReplayedSnapshot, Visibility, parse_snapshot
 from tidemark.wal.versions import WalFormat
 
 # Relations that a process has locked besides a table and its partitions. NB: includes a partition whose DETACH
@@ -176,8 +176,7 @@ class CopySource:
             with node.repeatable_read():
                 ((snapshot,),) = node.query("SELECT pg_catalog.pg_current_snapshot()::text")
                 tables = self.tables()
-            shown = parse_snapshot(str(snapshot))
-            visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
+            visible = self._contents(str(snapshot), replayed_lsn)
             if visible is not None:
                 return tables, str(visible)
         raise self._unclear()
@@ -243,14 +242,17 @@ class CopySource:
             ).fetchall()
             if oid != table.oid:
                 raise TableChanging(f"{table.namespace}.{table.name} is now another table")
-            shown = parse_snapshot(str(snapshot))
-            visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
+            visible = self._contents(str(snapshot), replayed_lsn)
             yield None if visible is None else _SnapshotTime(visible, int(time_us))
 
-    def _replayed(self, shown: Snapshot, start_lsn: Lsn) -> Visibility | None:
-        """Return what a standby's snapshot shows; it was taken after the replay had passed `start_lsn`."""
-        if shown.xmin == shown.xmax:
-            return shown  # no transaction was running
+    def _contents(self, snapshot: str, start_lsn: Lsn | None) -> Visibility | None:
+        """Return what a snapshot shows; None if that is unknown.
+
+        A standby's was taken after the replay had passed `start_lsn`; None: it is a primary's.
+        """
+        shown = parse_snapshot(snapshot)
+        if start_lsn is None or shown.xmin == shown.xmax:
+            return shown  # of a primary, or no transaction was running
         end_lsn = self._querying_node().replayed_lsn()
         if end_lsn is None:
             raise TableChanging(f"{self._querying_node().where} was promoted")

@@ -44,9 +44,7 @@ def new_log(
     """Return the log of a table of which the lake has nothing; the lake has all changes up to `applied`."""
     capture, database = identity.capture, databases.get(of[0], str(of[0]))
     properties = source_properties(capture, identity.system_identifier, database, relation.qualified_name)
-    folders = LakeFolders(root, capture, databases, positions.recorded)
-    for leaving in positions.leaving:
-        folders.hold(leaving)
+    folders = LakeFolders(root, capture, databases, positions.recorded, leaving=positions.leaving)
     folders.choose(of, relation)
     folder, partition = folders[of], config.settings_of(relation.qualified_name).partition
     table = TablePosition(

@@ -76,10 +76,10 @@ class IcebergLake:
         self.positions = CatalogPositions(root, self._catalog, identity)
         if lake_id not in (None, self.positions.lake_id()):
             raise LakeFailed(f"{root} is not the lake with which this pipeline started: another one is mounted there")
-        tables = self.positions.tables
-        self._folders = LakeFolders(root, identity.capture, databases, tables, self._is_of_another)
-        for folder in self.positions.leaving:
-            self._folders.hold(folder)
+        tables, leaving = self.positions.tables, self.positions.leaving
+        self._folders = LakeFolders(
+            root, identity.capture, databases, tables, leaving=leaving, is_of_another=self._is_of_another
+        )
 
     def close(self) -> None:
         """Close the catalog."""

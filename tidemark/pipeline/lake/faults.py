@@ -154,7 +154,7 @@ def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
 
 def _parse_fault(row: Mapping[str, object]) -> Fault:
     kind, reason, sequence = FaultKind(row["kind"]), str(row["reason"]), row.get("sequence")
-    complete_to, is_given_up = row.get("complete_to"), row.get("is_given_up")
+    is_given_up = row.get("is_given_up")
     if is_given_up is None:  # an earlier version of Tidemark recorded only the reason
         is_given_up = kind is FaultKind.DIVERGED and reason.startswith(("it was paused (", "it was deferred ("))
     return Fault(
@@ -162,7 +162,7 @@ def _parse_fault(row: Mapping[str, object]) -> Fault:
         reason,
         parse_position(row),
         Sequence(sequence) if isinstance(sequence, int) else NO_SEQUENCE,
-        parse_position(complete_to) if isinstance(complete_to, dict) else None,
+        position_in(row, "complete_to"),
         bool(is_given_up),
     )
 
@@ -182,6 +182,12 @@ def parse_breaks(value: object) -> tuple[LogBreak, ...]:
 def position_columns(position: Position) -> dict[str, object]:
     """Return a position as stored in the positions table."""
     return {"timeline": position.timeline, "commit_lsn": position.commit_lsn, "ordinal": position.ordinal}
+
+
+def position_in(row: Mapping[str, object], name: str) -> Position | None:
+    """Return the position in a column; None if it has none, or an earlier version of Tidemark wrote it."""
+    place = row.get(name)
+    return parse_position(place) if isinstance(place, dict) else None
 
 
 def parse_position(row: Mapping[str, object], prefix: str = "") -> Position:

@@ -10,7 +10,7 @@ whose name has a letter outside of ASCII.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 
 from tidemark.model.lsn import INVALID_OID, Oid
@@ -75,15 +75,20 @@ class LakeFolders:
         capture: str,
         databases: Mapping[Oid, str],
         tables: Mapping[TableId, TablePosition],
+        *,
+        leaving: Iterable[str],
         is_of_another: Callable[[TableId, str], bool] | None = None,
     ) -> None:
-        """`is_of_another` finds a table of another relation in a folder below `root`; by default a Delta table."""
+        """No table gets one of the folders that are `leaving`, until it is free.
+
+        `is_of_another` finds a table of another relation in a folder below `root`; by default a Delta table.
+        """
         self._root = root
         self._capture = capture
         self._databases = databases
         self._is_of_another = self._has_tables_of_others if is_of_another is None else is_of_another
         self._chosen: dict[TableId, str] = {}
-        self._used: set[str] = set()  # folders without case
+        self._used = {folder.casefold() for folder in leaving}  # folders without case
         self._database_folders: dict[Oid, str] = {}
         self._is_numbered = False  # the layout of earlier versions
         for of, known in tables.items():
@@ -111,10 +116,6 @@ class LakeFolders:
     def release(self, of: TableId) -> None:
         """Keep no folder for a removed table; another table gets it once it is free."""
         self._chosen.pop(of, None)
-
-    def hold(self, folder: str) -> None:
-        """Let no table have a folder that is being deleted."""
-        self._used.add(folder.casefold())
 
     def free(self, folder: str) -> None:
         """Let another table have a folder of which nothing is left."""

@@ -33,9 +33,9 @@ from tidemark.pipeline.lake.faults import (
     LogBreak,
     break_columns,
     parse_breaks,
-    parse_position,
     parse_target,
     position_columns,
+    position_in,
     target_columns,
 )
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
@@ -235,13 +235,11 @@ class Positions:
                 table = _parse(row)
                 self.tables[table.database, table.relation] = table
                 continue
-            after = row.get("events_after")
             self.outbox = str(row["outbox"])
             self.newest_commit_us = _time_of(row, "commit_time_us")
-            self.events_after = parse_position(after) if isinstance(after, dict) else None
+            self.events_after = position_in(row, "events_after")
             self.leaving = {one.folder: one for one in parse_leaving(row.get("leaving"))}
-            removed_to = row.get("removed_to")
-            self.removed_to = parse_position(removed_to) if isinstance(removed_to, dict) else None
+            self.removed_to = position_in(row, "removed_to")
         self._named = frozenset(self.leaving)
         self.written_version = self._table.version  # at the last write; other threads read it
         self._at_rest.update(of for of, table in self.tables.items() if table.is_at_rest)
@@ -375,9 +373,9 @@ class Positions:
     def _row_of_lake(self, outbox: str, applied: Applied) -> pa.Table:
         lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
         row = {**lake.row(), **self._owner, "outbox": outbox, "commit_time_us": self.newest_commit_us or None}
-        row["events_after"] = position_columns(self.events_after) if self.events_after is not None else None
         row["leaving"] = leaving_column(self.leaving.values()) or None
-        row["removed_to"] = position_columns(self.removed_to) if self.removed_to is not None else None
+        row["events_after"] = self.events_after and position_columns(self.events_after)
+        row["removed_to"] = self.removed_to and position_columns(self.removed_to)
         return _as_rows([row])
 
     def _rows(self) -> list[dict[str, object]]:

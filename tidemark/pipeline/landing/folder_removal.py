@@ -34,7 +34,8 @@ def checked_folder(root: str, capture: str, table: TablePosition) -> LeavingFold
     Raise `TableDiverged` or `TableStopped` if another writer has made or changed something in it.
     """
     path = f"{root}/{table.folder}"
-    others = [name for name in _names(store_of(path), path) if name not in OWN]
+    folders, files = _listed(store_of(path), path)
+    others = [name for name in (*folders, *files) if name not in OWN]
     if others:
         raise TableDiverged(f"{path} contains {others[0]}, which is no log or replica of Tidemark")
     of = table.database, table.relation
@@ -47,8 +48,7 @@ def checked_folder(root: str, capture: str, table: TablePosition) -> LeavingFold
 
 def _checked_version(uri: str, app: str, entry: LakeEntry) -> int:
     """Return the version of a log or replica; `NO_VERSION` if it was removed, or never written."""
-    store = store_of(uri)
-    if not store.folders(uri) and not _files(store, uri):
+    if not any(_listed(store_of(uri), uri)):
         return NO_VERSION
     version = LakeTable(uri, app, entry.recorded).version
     if version == NO_VERSION:
@@ -127,20 +127,16 @@ def delete_files(root: str, leaving: LeavingFolder, most: int) -> bool:
 
 def _all_files(store: LakeStore, folder: str) -> Iterator[str]:
     """Yield the files of a folder and below, of each Delta table the commits last."""
-    below = store.folders(folder)
-    for name in sorted(below, key=lambda name: name == LOG_FOLDER):
+    folders, files = _listed(store, folder)
+    for name in sorted(folders, key=lambda name: name == LOG_FOLDER):
         yield from _all_files(store, f"{folder}/{name}")
-    yield from (f"{folder}/{name}" for name in _files(store, folder))
+    yield from (f"{folder}/{name}" for name in files)
 
 
-def _names(store: LakeStore, folder: str) -> list[str]:
-    return [*store.folders(folder), *_files(store, folder)]
-
-
-def _files(store: LakeStore, folder: str) -> list[str]:
-    """Return the names of the files of a folder; none if it is missing."""
-    below = set(store.folders(folder))
+def _listed(store: LakeStore, folder: str) -> tuple[list[str], list[str]]:
+    """Return the names of the folders and of the files in a folder, sorted; none if it is missing."""
+    folders = store.folders(folder)
     try:
-        return sorted(file.name for file in store.files(folder) if file.name not in below)
+        return folders, sorted(file.name for file in store.files(folder) if file.name not in folders)
     except FileNotFoundError:
-        return []
+        return folders, []

@@ -56,6 +56,18 @@ FAILURES = (DeltaError, OSError, pa.ArrowException, TidemarkError)
 
 
 @dataclass(slots=True)
+class _Retries:
+    """When work is tried that failed."""
+
+    waits_s: float = 0.0  # after the last failure
+    not_before_s: float = 0.0
+
+    def failed(self) -> None:
+        self.waits_s = min(max(2 * self.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
+        self.not_before_s = time.monotonic() + self.waits_s
+
+
+@dataclass(slots=True)
 class _DueTable:
     """A log or replica, or `_positions`, as maintenance has seen it last."""
 
@@ -66,21 +78,8 @@ class _DueTable:
     cleared: int = 0  # the version at which unused files were deleted last, all of them
     unused_at_s: float = math.inf  # when the files that were replaced last are unused for long enough
     step_bytes: int = 0
-    waits_s: float = 0.0  # after the last failure
-    not_before_s: float = 0.0
+    retries: _Retries = field(default_factory=_Retries)
     is_damaged: bool = False  # in the recorded version; the stream knows it
-
-
-@dataclass(slots=True)
-class _Retries:
-    """When work is tried that failed."""
-
-    waits_s: float = 0.0  # after the last failure
-    not_before_s: float = 0.0
-
-    def failed(self) -> None:
-        self.waits_s = min(max(2 * self.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
-        self.not_before_s = time.monotonic() + self.waits_s
 
 
 @dataclass(slots=True)
@@ -229,7 +228,7 @@ class Maintenance:
         if table.is_damaged:
             return math.inf
         if self._needs_checkpoint(table) or self._needs_maintenance(table):
-            return table.not_before_s
+            return table.retries.not_before_s
         return table.unused_at_s if self._is_maintained(table) else math.inf
 
     def _take_reports(self) -> None:
@@ -255,7 +254,7 @@ class Maintenance:
         self._cleanup.run((folder, version) for folder, (version, _) in reported.items())
 
     def _is_tried(self, table: _DueTable) -> bool:
-        return not table.is_damaged and time.monotonic() >= table.not_before_s
+        return not table.is_damaged and time.monotonic() >= table.retries.not_before_s
 
     def _is_maintained(self, table: _DueTable) -> bool:
         return bool(self._config.maintain_commits) and table.upkeep is not NO_UPKEEP
@@ -329,10 +328,9 @@ class Maintenance:
                 self._forget_failures(folder)  # the stream makes it diverge
         else:
             self._failing.pop((folder, work.__name__), None)
-            table.waits_s, table.step_bytes = 0.0, self._config.maintain_bytes
+            table.retries.waits_s, table.step_bytes = 0.0, self._config.maintain_bytes
             return
-        table.waits_s = min(max(2 * table.waits_s, RETRY_FIRST_S), RETRY_MAX_S)
-        table.not_before_s = time.monotonic() + table.waits_s
+        table.retries.failed()
 
     def _remove_dropped(self, dropped: DroppedTables) -> bool:
         """Remove a part of the dropped tables; return whether there was one."""

@@ -102,9 +102,8 @@ class Lake:
         self._store = store_of(self.root)
         named = {} if databases is None else databases
         self.positions = Positions(self.root, identity)
-        self._folders = LakeFolders(self.root, identity.capture, named, self.positions.recorded)
-        for folder in self.positions.leaving:
-            self._folders.hold(folder)
+        recorded, leaving = self.positions.recorded, self.positions.leaving
+        self._folders = LakeFolders(self.root, identity.capture, named, recorded, leaving=leaving)
         self._writes = TableWrites(
             self.root,
             identity,
