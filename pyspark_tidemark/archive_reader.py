@@ -23,9 +23,9 @@ from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.transaction_map import NO_END
-from tidemark.pipeline.source.change_form import ChangeForm
-from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.pipeline.source.remedies import stating_remedies
+from tidemark.pipeline.source.rows.change_form import ChangeForm
+from tidemark.pipeline.source.rows.query_table import QueryTable
 from tidemark.runtime.replay.commit_times import TimeRange, begin_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.replay.end_marks import has_end

@@ -14,11 +14,11 @@ from tidemark.decode.transactions.schema_changes import is_captured
 from tidemark.io.state.history_files import ignore_damaged_base
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError
-from tidemark.pipeline.source.change_form import SEQUENCE, change_fields
 from tidemark.pipeline.source.format import spark_schema, spark_type
 from tidemark.pipeline.source.options import RowColumns
-from tidemark.pipeline.source.query_table import QueryTable, find_table
 from tidemark.pipeline.source.remedies import stating_remedies
+from tidemark.pipeline.source.rows.change_form import SEQUENCE, change_fields
+from tidemark.pipeline.source.rows.query_table import QueryTable, find_table
 from tidemark.runtime.replay.range_start import catalogs_at
 from tidemark.wire.relations import SchemaVersion
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.runtime.replay.commit_times import TimeRange

@@ -31,7 +31,8 @@ from tidemark.pipeline.earlier.new_log import NewLog, new_log
 from tidemark.pipeline.earlier.whole_replica import LAST_ORDINAL, WholeReplica
 from tidemark.pipeline.failpoints import EarlierFailpoint, Failpoint
 from tidemark.pipeline.lake.layout import constants_of
-from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.report import NoTable, OpenedLake
 from tidemark.pipeline.replay.program import ReplayReport, exit_at_once, run
 from tidemark.pipeline.replay.refusal import ReplayRefused

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pyspark_tidemark.archived_groups import archived_groups
 from tidemark.decode.catalog.databases import MappedDialects
-from tidemark.decode.groups.group_builder import Copied, GroupBuilder, nothing_copied
+from tidemark.decode.groups.delivery_filter import Copied, nothing_copied
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.groups.partitions import RootOf
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.spill import SpillFolder
@@ -19,7 +20,7 @@ from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.model.snapshot import Visibility, parse_visibility
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
 from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.replay.commit_times import first_end_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT

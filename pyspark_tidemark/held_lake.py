@@ -27,9 +27,9 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.driver.capture_place import OpenedCapture, StatePlace
 from tidemark.pipeline.failures import first_reason, reports_full_disk
 from tidemark.pipeline.lake.layout import shape_of
-from tidemark.pipeline.lake.positions import TablePosition
+from tidemark.pipeline.lake.positions.table_position import TablePosition
 from tidemark.pipeline.lake.report import OpenedLake
-from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
+from tidemark.pipeline.lake.tables.table_errors import LakeFull, lake_failure
 from tidemark.pipeline.landing.lake_epoch import LakeHold, hold_lake
 from tidemark.pipeline.sinks.steps import TableItem
 from tidemark.pipeline.source.captured_databases import CapturedDatabases

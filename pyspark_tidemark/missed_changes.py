@@ -32,14 +32,14 @@ from tidemark.pipeline.delta_log.lineage import TableDiverged
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import OPEN_END, Fault, FaultKind
 from tidemark.pipeline.lake.folders import MESSAGES
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of
-from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.report import OpenedLake
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.landing.portions import PORTION_BYTES
 from tidemark.pipeline.replay.program import exit_at_once, run
 from tidemark.pipeline.replay.recorded_events import RecordedEvents
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import TableItem, before
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT
 from tidemark.runtime.replay.offline import WAIT_FOR_SEGMENT, ends_early

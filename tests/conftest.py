@@ -5,22 +5,25 @@ import os
 import signal
 import uuid
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Protocol
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.support.processes.forking import forked_programs
+from tests.support.processes.forking import ForkServer, forked_programs
+from tests.support.processes.hang_limit import HangLimit
 from tests.support.processes.jvm import jvm_options
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.postgres import new_cluster as make_cluster
 
 # No test fails by the clock: Hypothesis has a deadline for each example, but machines pause. Each run has the same
 # examples, so that a failure belongs to a change; `--hypothesis-profile random` looks for new ones.
+# `fewer` is the profile of the interpreted run: the suites have run all examples, with the kernels compiled.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
+settings.register_profile("fewer", settings.get_profile("repeatable"), max_examples=30)
 settings.load_profile("repeatable")
 
 # The slowest modules: workers, each of which runs whole modules, begin with these, and so end together.
@@ -28,44 +31,19 @@ LONGEST = (
     "test_chaos",
     "test_kill_spark",
     "test_spark_cluster",
-    "test_paused_spark",
     "test_packages",
     "test_kills",
     "test_sidecar_kills",
     "test_served_pipeline",
     "test_bad_input_spark",
-    "test_earlier_changes",
-    "test_failover",
-    "test_catalog_mirror",
-    "test_sinks",
-    "test_cdcctl_realtime",
-    "test_failover_folder",
-    "test_stuck_writer",
-    "test_failover_timelines",
-    "test_rewind",
-    "test_standby_source",
-    "test_history_copy",
-    "test_idle_positions",
-    "test_failover_lost_state",
-    "test_unselected",
-    "test_replay_recovery",
-    "test_replay_backup",
-    "test_merge_interval",
-    "test_replay",
-    "test_no_workers",
-    "test_guide_spark",
-    "test_source_to_lake",
     "test_spark_pipeline",
-    "test_copy_selection",
-    "test_capture",
-    "test_seed",
-    "test_cdcctl_decode",
-    "test_cdcctl_tail",
-    "test_databases",
-    "test_archive_repair",
-    "test_partition_copy",
-    "test_archive_setup",
-    "test_first_copy",
+    "test_source_to_lake",
+    "test_guide_spark",
+    "test_switchover",
+    "test_executor_merges",
+    "test_recipes",
+    "test_changed_iceberg_log",
+    "test_paused_spark",
     "test_damaged_archive",
     "test_never_holds_back",
     "test_kills_behind_open",
@@ -73,11 +51,50 @@ LONGEST = (
     "test_rounds",
     "test_standby",
     "test_spark_start",
+    "test_resumed_from_archive",
+    "test_archive_into_store",
+    "test_lake_durability",
+    "test_catalog_mirror",
+    "test_lake_changes",
+    "test_failover",
+    "test_copied_again",
+    "test_recopy",
+    "test_paused_tables",
+    "test_rewind",
+    "test_changes_before_a_copy",
+    "test_follower_moves",
+    "test_backup_copy",
+    "test_catalog_history",
+    "test_left_tables",
+    "test_iceberg_commands",
+    "test_log_cleanup",
+    "test_cdcctl_realtime",
+    "test_decode_ranges",
+    "test_failover_folder",
+    "test_lake_in_store",
+    "test_rewind_copies",
+    "test_follower",
+    "test_earlier_changes",
+    "test_stuck_writer",
+    "test_replay_refusals",
+    "test_merge_interval",
+    "test_contract",
+    "test_alerts",
+    "test_iceberg_lake",
+    "test_idle_positions",
+    "test_log_breaks",
+    "test_copy_cut_off",
+    "test_cdcctl_check",
+    "test_wal_records",
 )
 
 
-def pytest_configure() -> None:
-    """Set what child processes inherit: the JVM's options, and that SIGINT ends them in a background shell too."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Limit hanging tests, and set what child processes inherit.
+
+    These are the JVM's options, and that SIGINT ends them in a background shell too.
+    """
+    config.pluginmanager.register(HangLimit())
     os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -113,10 +130,17 @@ class NewCluster(Protocol):
         """Create a cluster of `major` with settings of postgresql.conf."""
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """One process that has imported Tidemark's programs, for all modules of a worker that fork them."""
+    with closing(ForkServer()) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
-def forked() -> Iterator[None]:
+def forked(fork_server: ForkServer) -> Iterator[None]:
     """Start Tidemark's programs by forks: for modules that start many, or check what a program reports."""
-    with forked_programs():
+    with forked_programs(fork_server):
         yield
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tidemark.embedding.processor import Processor, ProcessorPart, WorkerPool
     from tidemark.embedding.signals import EngineSignal
     from tidemark.embedding.start_deadline import StartTimedOut
-    from tidemark.engine.batch import Batch, Change, Values
-    from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, Finished, every
-    from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep
     from tidemark.engine.offset_update import OffsetsRefused
-    from tidemark.engine.stop_condition import ChangeTest, StopWhen
+    from tidemark.engine.pool.batch import Batch, Change, Values
+    from tidemark.engine.pool.commit_policy import ALWAYS, CommitPolicy, Finished, every
+    from tidemark.engine.pool.dispatch import Order
+    from tidemark.engine.pool.stop_condition import ChangeTest, StopWhen
     from tidemark.io.process.secret_sources import BadSecret, secret_environment, secret_file
     from tidemark.model.capture_change import CaptureChange
     from tidemark.model.change import (
@@ -186,19 +186,19 @@ __all__ = [
     "secret_file",
 ]
 _MODULES = {
-    "engine.batch": ("Batch", "Change", "Values"),
+    "engine.pool.batch": ("Batch", "Change", "Values"),
     "embedding.async_handler": ("AsyncHandler",),
     "embedding.engine": ("Engine",),
     "embedding.engine_group": ("EngineGroup",),
-    "engine.commit_policy": ("ALWAYS", "CommitPolicy", "Finished", "every"),
-    "engine.dispatch": ("Order",),
+    "engine.pool.commit_policy": ("ALWAYS", "CommitPolicy", "Finished", "every"),
+    "engine.pool.dispatch": ("Order",),
     "embedding.signals": ("EngineSignal",),
     "embedding.start_deadline": ("StartTimedOut",),
     "engine.lifecycle": ("EngineState", "IllegalTransition", "StopStep"),
     "engine.offset_update": ("OffsetsRefused",),
     "runtime.pool.pool_kind": ("PoolKind",),
     "embedding.processor": ("Processor", "ProcessorPart", "WorkerPool"),
-    "engine.stop_condition": ("ChangeTest", "StopWhen"),
+    "engine.pool.stop_condition": ("ChangeTest", "StopWhen"),
     "model.capture_change": ("CaptureChange",),
     "model.change": (
         *("CopyBoundary", "EngineEvent", "LogicalMessage", "Op", "PartitionChange", "PartitionEvent"),

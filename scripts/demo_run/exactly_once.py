@@ -19,8 +19,9 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.change import Op
 from tidemark.model.lsn import INVALID_OID, FullXid
 from tidemark.model.snapshot import Snapshot, parse_snapshot
-from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 
 META = ["_op", "_xid", "_tli", "_commit_lsn", "_ordinal"]
 STREAMED = {Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value}

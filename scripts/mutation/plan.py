@@ -30,6 +30,11 @@ _MERGE = (
 )
 _MERGE_EXAMPLES = ("tests/property/lake/test_merging.py",)
 _STATE = ("tests/integration/state/test_state_store.py", "tests/integration/state/test_state_transaction.py")
+_POSITIONS = MutationTests(("tests/unit/lake/test_positions.py",), ("tests/integration/lake/test_sinks.py",))
+_REPLICA = MutationTests(
+    ("tests/unit/lake/test_replica.py", "tests/unit/lake/test_replica_partitions.py"),
+    ("tests/integration/lake/test_sinks.py",),
+)
 
 PLANS = {
     "tidemark/model/snapshot.py": MutationTests(
@@ -60,7 +65,9 @@ PLANS = {
     "tidemark/decode/transactions/xid_states.py": MutationTests(
         ("tests/unit/decoder/test_small_savepoints.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/transactions/committed_run.py": MutationTests(("tests/unit/decoder/test_committed_run.py",)),
+    "tidemark/decode/transactions/reorder_buffer/committed_run.py": MutationTests(
+        ("tests/unit/decoder/test_committed_run.py",)
+    ),
     "tidemark/decode/groups/stream_order.py": MutationTests(("tests/unit/decoder/test_stream_order.py",)),
     "tidemark/wire/marker.py": MutationTests(("tests/property/wire/test_markers.py", "tests/property/bytes")),
     "tidemark/io/archive/trimming.py": MutationTests(
@@ -91,23 +98,22 @@ PLANS = {
     "tidemark/pipeline/merge/data_files.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/lake/files/file_statistics.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/merge/clustering.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/lake/positions.py": MutationTests(
-        ("tests/unit/lake/test_positions.py",), ("tests/integration/lake/test_sinks.py",)
-    ),
-    "tidemark/pipeline/sinks/replica.py": MutationTests(
-        ("tests/unit/lake/test_replica.py", "tests/unit/lake/test_replica_partitions.py"),
-        ("tests/integration/lake/test_sinks.py",),
-    ),
+    "tidemark/pipeline/lake/positions/positions.py": _POSITIONS,
+    "tidemark/pipeline/lake/positions/position_rows.py": _POSITIONS,
+    "tidemark/pipeline/lake/positions/table_position.py": _POSITIONS,
+    "tidemark/pipeline/sinks/replica/replica.py": _REPLICA,
+    "tidemark/pipeline/sinks/replica/replica_events.py": _REPLICA,
+    "tidemark/pipeline/sinks/replica/replica_layout.py": _REPLICA,
     "tidemark/pipeline/delta_log/lineage.py": MutationTests(
-        ("tests/unit/lake/test_lineage.py",), ("tests/integration/lake/test_lake_changes.py",)
+        ("tests/unit/delta_log/test_lineage.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/commits.py": MutationTests(
-        ("tests/unit/lake/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
+        ("tests/unit/delta_log/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/log_cleanup.py": MutationTests(
         ("tests/integration/lake/test_log_listings.py",), ("tests/integration/lake/test_log_cleanup.py",)
     ),
-    "tidemark/pipeline/sinks/targets.py": MutationTests(
+    "tidemark/pipeline/sinks/targets/targets.py": MutationTests(
         ("tests/unit/pipeline/test_targets.py",),
         (
             "tests/integration/lake_faults/test_log_breaks.py",

@@ -11,7 +11,7 @@ from pyspark_tidemark_archive import DefaultSource
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.archived_table import record_table
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 
 
 @pytest.mark.feature("N07")

@@ -27,8 +27,8 @@ from tidemark.pipeline.landing.metrics import EXECUTOR_REFUSALS, PipelineMetrics
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.merge.merge_tasks import MergeTask
 from tidemark.pipeline.merge.merging import MergedFiles
-from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.executors.executor_files import LogFiles, ReplicaFiles, TargetFiles, WrittenFiles
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import PackedRun
 from tidemark.pipeline.source.options import SourceOptions
 

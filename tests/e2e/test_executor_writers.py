@@ -29,8 +29,8 @@ from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.driver.executor_jobs import STOPPED_S
 from tidemark.pipeline.driver.executor_writers import SKIPPED_MAX, ExecutorWriters, RefusedRuns
 from tidemark.pipeline.driver.executors import DYNAMIC, WITHOUT_S, Executors
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.landing.metrics import (
     EXECUTOR_BYTES,
     EXECUTOR_FILES,
@@ -41,13 +41,13 @@ from tidemark.pipeline.landing.metrics import (
     PipelineMetrics,
 )
 from tidemark.pipeline.merge.merging import ReplicaFormat
-from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles, WrittenFiles
-from tidemark.pipeline.sinks.logshape import log_schema
+from tidemark.pipeline.sinks.executors.executor_files import LogFiles, ReplicaFiles, WrittenFiles
+from tidemark.pipeline.sinks.executors.write_costs import RunWriter
+from tidemark.pipeline.sinks.rows.logshape import log_schema
 from tidemark.pipeline.sinks.steps import PackedRun, Rows, bounds_of
-from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.pipeline.source.options import SourceOptions
-from tidemark.pipeline.source.unread_rows import UnreadRows, UnreadValues
+from tidemark.pipeline.source.rows.unread_rows import UnreadRows, UnreadValues
 from tidemark.wire.values import ValueKind
 
 RUNS, REFUSED = 10, 3  # the runs 1, 3 and 6 are read; 1, 2 and 4 of the next ones are skipped

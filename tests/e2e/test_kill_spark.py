@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.faults.spark_campaign import SparkCampaign, run
 from tests.support.lakes.stored_lake import StoredLake
+from tests.support.processes.spark import SparkJvm
 from tests.support.processes.spark_process import DELETED, wait_for
 from tests.support.servers.object_store import object_store
 from tests.support.workloads.feeder import RandomTables, feed, make_state
@@ -34,9 +35,17 @@ def test_nothing_is_lost_or_doubled_when_spark_dies_between_writes_and_its_check
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.feature("L14")
-def test_a_lake_of_iceberg_tables_has_each_change_once_after_a_kill_between_writes(tmp_path: Path) -> None:
+def test_a_lake_of_iceberg_tables_has_each_change_once_after_a_kill_between_writes(
+    tmp_path: Path, jvm: SparkJvm
+) -> None:
     done = run(
-        tmp_path, seed=6, groups=40, failpoints=[Failpoint.LOG_APPENDED], victims=[], lake_format=LakeFormat.ICEBERG
+        tmp_path,
+        seed=6,
+        groups=40,
+        failpoints=[Failpoint.LOG_APPENDED],
+        victims=[],
+        lake_format=LakeFormat.ICEBERG,
+        jvm=jvm,
     )
     assert done.kills[f"at {Failpoint.LOG_APPENDED.value}"] == 1, done.kills
     assert done.kills[DELETED] == 1, done.kills
@@ -51,10 +60,10 @@ def test_the_pipeline_survives_the_death_of_a_jvm_that_starts(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.feature("L07")
-def test_a_lake_in_an_object_store_has_each_change_once_after_kills_of_spark(tmp_path: Path) -> None:
+def test_a_lake_in_an_object_store_has_each_change_once_after_kills_of_spark(tmp_path: Path, jvm: SparkJvm) -> None:
     with object_store() as server:
         server.create_bucket("lakes")
-        campaign = SparkCampaign(tmp_path, seed=4, groups=6, store=StoredLake(server, "s3://lakes/killed"))
+        campaign = SparkCampaign(tmp_path, seed=4, groups=6, store=StoredLake(server, "s3://lakes/killed"), jvm=jvm)
         fed_with_deaths_of_the_jvm(campaign, "", Failpoint.LOG_APPENDED)
     assert campaign.kills[f"at {Failpoint.LOG_APPENDED.value}"] == 1, campaign.kills
 
@@ -65,6 +74,7 @@ def fed_with_deaths_of_the_jvm(campaign: SparkCampaign, said: str, failpoint: Fa
     feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
     if failpoint is not None:
         campaign.kill_at(failpoint, 2)
+    campaign.spark.jvm = None  # the next one is killed
     campaign.spark.start("--once")
     try:
         wait_for(lambda: said in campaign.spark.log() and campaign.spark.kill_jvm(), "the JVM", campaign.spark.log)

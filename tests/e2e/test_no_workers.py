@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.spark_campaign import SparkCampaign
+from tests.support.processes.spark import SparkJvm
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.spark_cluster import SparkCluster
 from tests.support.workloads.feeder import RandomTables, feed, make_state
@@ -13,8 +14,9 @@ from tests.support.workloads.feeder import RandomTables, feed, make_state
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pipeline_whose_cluster_has_no_workers_writes_every_change_once(tmp_path: Path) -> None:
-    campaign = SparkCampaign(tmp_path, seed=7, groups=10)
+@pytest.mark.usefixtures("forked")
+def test_a_pipeline_whose_cluster_has_no_workers_writes_every_change_once(tmp_path: Path, jvm: SparkJvm) -> None:
+    campaign = SparkCampaign(tmp_path, seed=7, groups=10, jvm=jvm)
     make_state(campaign.state)
     feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
     spark = campaign.spark

@@ -8,6 +8,7 @@ import pytest
 from tests.support.faults.spark_campaign import SparkCampaign
 from tests.support.lakes.lakes import feed_by_hand, folder_of
 from tests.support.processes.cdcctl import Done, cdcctl, succeeded
+from tests.support.processes.spark import SparkJvm
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.small_disk import needs_mount, read_only
 from tests.support.workloads.feeder import RandomTables, feed, make_state
@@ -36,8 +37,10 @@ def half_fed(campaign: SparkCampaign) -> tuple[list[ChangeGroup], Path]:
 
 
 @pytest.mark.feature("N16")
-def test_a_paused_table_is_shown_and_resumed_through_a_kill_between_catching_up_and_rejoining(tmp_path: Path) -> None:
-    campaign = SparkCampaign(tmp_path, seed=9, groups=GROUPS)
+def test_a_paused_table_is_shown_and_resumed_through_a_kill_between_catching_up_and_rejoining(
+    tmp_path: Path, jvm: SparkJvm
+) -> None:
+    campaign = SparkCampaign(tmp_path, seed=9, groups=GROUPS, jvm=jvm)
     state, spark = campaign.state, campaign.spark
     later, replica = half_fed(campaign)
     assert resume(state).code == ExitCode.CONFIG, "it is not paused"
@@ -66,8 +69,8 @@ def test_a_paused_table_is_shown_and_resumed_through_a_kill_between_catching_up_
 
 
 @pytest.mark.feature("N16")
-def test_a_kill_between_catching_up_and_rejoining_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    campaign = SparkCampaign(tmp_path, seed=10, groups=GROUPS)
+def test_a_kill_between_catching_up_and_rejoining_loses_and_doubles_nothing(tmp_path: Path, jvm: SparkJvm) -> None:
+    campaign = SparkCampaign(tmp_path, seed=10, groups=GROUPS, jvm=jvm)
     state, spark = campaign.state, campaign.spark
     later, replica = half_fed(campaign)
     with read_only(replica):

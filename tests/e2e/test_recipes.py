@@ -27,7 +27,7 @@ from tidemark.pipeline.driver.runner import register_source
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
 WATERMARK = "SELECT max(placed_at) - interval '10 minutes' FROM audit WHERE op = 'INSERT'"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 
 
 class Recipe(Protocol):

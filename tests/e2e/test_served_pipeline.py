@@ -21,7 +21,7 @@ from tests.support.workloads.feeder import make_state
 from tidemark.model.errors import ExitCode
 
 OUTAGE = "the outbox server is not available: waiting"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forked")]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: another user needs root")
 
 

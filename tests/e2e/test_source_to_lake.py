@@ -18,7 +18,8 @@ from tests.support.servers.postgres import Cluster, database_in
 from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.pipeline.lake.comparison import compare
-from tidemark.pipeline.lake.positions import Positions, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TableState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forked")]
 WAIT_S = 120.0

@@ -36,6 +36,7 @@ CHANGES = (  # of one transaction; keys move to places between others
 )
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("forked"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: another user needs root"),
 ]

@@ -20,7 +20,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.landing.metrics import RESTARTS, PipelineMetrics
 
-pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forked")]
 MB = 1 << 20
 DISK_BYTES = 96 * MB  # of which a state keeps 64 free
 WAITS = "the disk is full: waiting for space"

@@ -29,12 +29,12 @@ from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LISTED_MAX
 from tidemark.pipeline.driver import runner
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.table_errors import TableFenced
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.tables.table_errors import TableFenced
 from tidemark.pipeline.landing.metrics import TABLES_DIVERGED
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 BATCH_BYTES = 200_000
 SEED = 11

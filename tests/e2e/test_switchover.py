@@ -16,7 +16,7 @@ from tests.support.servers.standby import promote, standby_of, wait_until_replay
 from tidemark.model.mode import Stage
 
 JOIN_S = 120
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tidemark.pipeline.driver.runner import register_source
 from tidemark.pipeline.failures import named_failure
 
 ROWS = 5_000
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
-from tidemark.runtime.seed.seeding import SilentObserver
+from tidemark.runtime.seed.seed_observer import SilentObserver
 
 pytestmark = pytest.mark.usefixtures("forked")
 

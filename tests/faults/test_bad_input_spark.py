@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.lake.folders import folder_name
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
+PIPELINE = (sys.executable, "-m", "tidemark.pipeline")  # what `cdcctl spark run` executes
 PATTERNS = ("public.table*", "public.nothing")
 BROKEN = """
 import sys
@@ -41,9 +43,18 @@ runpy.run_module("tidemark.pipeline", run_name="__main__")
 
 
 def run(state: Path, lake: Path, *more: str, **variables: str) -> Done:
-    """Run the pipeline to its end."""
+    """Run the pipeline to its end by `cdcctl spark run`."""
+    return cdcctl("spark", "run", *arguments_of(state, lake, more), **variables)
+
+
+def refused_run(state: Path, lake: Path, *more: str) -> Done:
+    """Run the pipeline itself to its end."""
+    return cdcctl(*arguments_of(state, lake, more), program=PIPELINE)
+
+
+def arguments_of(state: Path, lake: Path, more: Sequence[str]) -> list[str | Path]:
     local = () if "--master" in more else ("--master", "local[1]")
-    return cdcctl("spark", "run", "--state", state, "--lake", lake, "--once", *local, *more, **variables)
+    return ["--state", state, "--lake", lake, "--once", *local, *more]
 
 
 def ended(done: Done, code: ExitCode, *said: str) -> None:
@@ -63,11 +74,11 @@ def test_a_pipeline_that_cannot_start_reports_the_reason(tmp_path: Path) -> None
     make_state(state)
     file.touch()
     ended(run(tmp_path / "none", tmp_path / "lake"), ExitCode.STATE, "no state in")
-    ended(run(state, tmp_path / "lake", "--reader", "a b"), ExitCode.CONFIG, "not a reader's name")
+    ended(refused_run(state, tmp_path / "lake", "--reader", "a b"), ExitCode.CONFIG, "not a reader's name")
     ended(run(state, tmp_path / "lake", "--master", "moon"), ExitCode.CONFIG, "Spark at moon does not start")
-    ended(run(state, file / "lake"), ExitCode.CONSUMER_FAILED, f"{file}/lake/_pipeline.lock: ")
+    ended(refused_run(state, file / "lake"), ExitCode.CONSUMER_FAILED, f"{file}/lake/_pipeline.lock: ")
     for option, value in (("--batch-bytes", "0"), ("--metrics-port", "65536"), ("--driver", "x")):
-        assert run(state, tmp_path / "lake", option, value).code == ExitCode.CONFIG
+        assert refused_run(state, tmp_path / "lake", option, value).code == ExitCode.CONFIG
 
 
 @pytest.mark.feature("I40")

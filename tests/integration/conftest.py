@@ -8,7 +8,7 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.processes.failover import Pair, archiving_node, paired
-from tests.support.processes.forking import forked_programs
+from tests.support.processes.forking import ForkServer, forked_programs
 from tests.support.samples.made_samples import TYPES_DDL
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.forked_archiving import forked_archiving
@@ -17,9 +17,9 @@ from tests.support.servers.standby import standby_of
 
 
 @pytest.fixture(scope="session", autouse=True)
-def programs() -> Iterator[None]:
+def programs(fork_server: ForkServer) -> Iterator[None]:
     """Start Tidemark's programs, also the servers' archive command, by forks; `e2e` and most kills execute them."""
-    with forked_programs(), forked_archiving():
+    with forked_programs(fork_server), forked_archiving():
         yield
 
 

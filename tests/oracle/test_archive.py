@@ -17,7 +17,7 @@ from tests.support.oracles.oracle import FENCE, ROLE, ServerSide, assert_same_li
 from tests.support.oracles.plugin_lines import PluginLines
 from tests.support.servers.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads.workloads import run_script
-from tidemark.decode.transactions.committed_run import singly
+from tidemark.decode.transactions.reorder_buffer.committed_run import singly
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

@@ -8,7 +8,7 @@ from tests.support.lakes.lakes import IDENTITY
 from tests.support.lakes.routed import Routing, lake_rows
 from tests.support.servers.postgres import Cluster, database_in
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 DATABASE = "composites_in_lake"
 SETUP = """

@@ -4,13 +4,14 @@ The same tests run on every major: `scripts/oracle --major N`.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import pytest
 
 from tests.conftest import NewCluster
 from tests.support.oracles.oracle import Oracle, assert_same_lines, without_other_values
-from tests.support.servers.postgres import Cluster, StopMode, database_in, sql
+from tests.support.servers.postgres import Cluster, Session, StopMode, database_in, sql
 from tests.support.workloads.workloads import choices, pgbench, run_script, savepoint_storm
 
 _numbers = count(1)
@@ -46,6 +47,93 @@ def test_many_savepoints_emit_exactly_the_released_rows(oracle_cluster: Cluster,
     with Oracle(oracle_cluster, database) as oracle:
         savepoint_storm(oracle_cluster, database)
         assert len(oracle.check("savepoint storm")) > 200
+
+
+TYPES_OF_NO_SCHEMA = """
+    CREATE SCHEMA gone;
+    CREATE TYPE mood AS ENUM ('ok', 'So so');
+    CREATE TYPE "Pair" AS (a int, b mood);
+    CREATE DOMAIN few AS int CHECK (value < 9);
+    CREATE TABLE t (id int PRIMARY KEY, m mood, ms mood[], p "Pair", f few);
+    CREATE TABLE named (a regtype, b regclass, c regnamespace);
+"""
+
+
+def test_types_whose_schema_is_dropped_while_they_move_into_it_print_the_same_lines(
+    oracle_cluster: Cluster, database: str
+) -> None:
+    """ALTER TYPE does not lock the schema, and its DROP does not see them: they are in no schema from then on."""
+    with Oracle(oracle_cluster, database) as oracle, oracle_cluster.connect(database) as session:
+        sql(session, TYPES_OF_NO_SCHEMA)
+        with oracle_cluster.connect(database, autocommit=False) as dropping:
+            sql(dropping, "DROP SCHEMA gone")
+            for name in ("mood", '"Pair"', "few"):
+                sql(session, f"ALTER TYPE {name} SET SCHEMA gone")
+            dropping.commit()
+        sql(session, """INSERT INTO t VALUES (1, 'ok', '{ok,"So so"}', '(1,ok)', 2)""")
+        sql(session, "ALTER TABLE t ADD COLUMN note text DEFAULT 'x'")
+        sql(session, "UPDATE t SET m = 'So so'")
+        oids = "SELECT oid, typrelid, typnamespace FROM pg_type WHERE typname IN ('mood', '_mood', 'Pair', 'few')"
+        sql(session, f"INSERT INTO named {oids}")
+        lines = oracle.check("types in no schema")
+    assert "t: INSERT: id[integer]:1 m[mood]:" in "".join(lines)
+
+
+@contextmanager
+def types_dropped_meanwhile(oracle_cluster: Cluster, database: str) -> Iterator[Session]:
+    """Drop two types in one transaction; yield another session, which does not wait for it."""
+    with oracle_cluster.connect(database) as session:
+        sql(session, "CREATE TYPE mood AS ENUM ('ok'); CREATE DOMAIN few AS int; CREATE TABLE other (id int)")
+        with oracle_cluster.connect(database, autocommit=False) as dropping:
+            sql(dropping, "DROP TYPE mood, few")
+            yield session
+            dropping.commit()
+
+
+def check_without_types(oracle: Oracle, columns: str) -> None:
+    """Check the lines of changes of the table `t`, whose key is `id`; the types of these columns do not exist."""
+    for statement in (
+        "INSERT INTO other VALUES (1)",
+        "DELETE FROM t WHERE id = 1",
+        "ALTER TABLE t ADD COLUMN note text DEFAULT 'x'",
+        "ALTER TABLE t RENAME TO u",
+        "TRUNCATE u",
+        f"ALTER TABLE u {', '.join(f'DROP COLUMN {column}' for column in columns.split())}",
+        "INSERT INTO u VALUES (3)",
+        "DROP TABLE u",
+        "INSERT INTO other VALUES (2)",
+    ):
+        oracle.cluster.sql(statement, oracle.database)
+    lines = oracle.check("types that do not exist")
+    assert "table public.t: DELETE: id[integer]:1" in lines
+    assert "table public.u: INSERT: id[integer]:3 note[text]:'x'" in lines
+
+
+def test_a_table_whose_types_are_dropped_while_it_is_created_prints_the_same_lines(
+    oracle_cluster: Cluster, database: str
+) -> None:
+    """CREATE TABLE locks no type, and DROP TYPE does not see the table: the server fails where it needs the type."""
+    with Oracle(oracle_cluster, database) as oracle:
+        with types_dropped_meanwhile(oracle_cluster, database) as session:
+            sql(session, "CREATE TABLE t (id int PRIMARY KEY, m mood, ms mood[], f few)")
+            sql(session, "INSERT INTO t VALUES (1, 'ok', '{ok}', 2), (2, NULL, NULL, NULL)")
+        check_without_types(oracle, "m ms f")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    ["DOMAIN made AS mood", "DOMAIN made AS few[]", "TYPE made AS (m mood)", "TYPE made AS RANGE (subtype = few)"],
+)
+def test_a_type_made_of_a_type_that_is_dropped_meanwhile_prints_the_same_lines(
+    oracle_cluster: Cluster, database: str, definition: str
+) -> None:
+    """CREATE DOMAIN and CREATE TYPE lock no type either."""
+    with Oracle(oracle_cluster, database) as oracle:
+        with types_dropped_meanwhile(oracle_cluster, database) as session:
+            sql(session, f"CREATE {definition}")
+            sql(session, "CREATE TABLE t (id int PRIMARY KEY, m made, ms made[])")
+            sql(session, "INSERT INTO t VALUES (1)")
+        check_without_types(oracle, "m ms")
 
 
 @pytest.mark.feature("P02")

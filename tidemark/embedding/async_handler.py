@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
 from tidemark.embedding.engine import Engine
-from tidemark.engine.batch import Batch, Change
+from tidemark.engine.pool.batch import Batch, Change
 from tidemark.model.errors import ConfigError
 from tidemark.runtime.context import Stopped
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange

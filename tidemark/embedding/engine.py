@@ -34,19 +34,19 @@ from tidemark.embedding.engine_options import (
     one_handler,
     serializer_settings,
 )
+from tidemark.embedding.engine_pool import EnginePool
 from tidemark.embedding.hints import noted_hints
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.processor import Processor
-from tidemark.embedding.processor_pool import ProcessorPool
 from tidemark.embedding.signals import EngineSignal, Signals
 from tidemark.embedding.start_deadline import StartDeadline
 from tidemark.embedding.stoppable import Stoppable
-from tidemark.engine.batch import Batch, Change
-from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
-from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, StopStep, change
+from tidemark.engine.pool.batch import Batch, Change
+from tidemark.engine.pool.commit_policy import ALWAYS, CommitPolicy
+from tidemark.engine.pool.dispatch import Order
+from tidemark.engine.pool.stop_condition import StopWhen
 from tidemark.engine.progress import Progress
-from tidemark.engine.stop_condition import StopWhen
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.locking.locks import RoleLock
@@ -64,14 +64,9 @@ from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.plugins.plugins import built_in
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
-from tidemark.runtime.pool.handler_pool import HandlerPool, PartPool
-from tidemark.runtime.pool.pending_batch import Processing, Unit
+from tidemark.runtime.pool.pending_batch import Processing
 from tidemark.runtime.pool.pool_consumer import PoolConsumer
 from tidemark.runtime.pool.pool_kind import PoolKind
-from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, preparation
-from tidemark.runtime.pool.worker_processes import WorkerProcesses
-from tidemark.runtime.pool.worker_serving import WorkerCode
-from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import Transform
@@ -173,17 +168,20 @@ class Engine(Stoppable):
             "poison": poison is not Poison.FAIL,
         }
         self._processor = checked_processor(processor, others)
-        self._handler = _never_called if self._processor is not None else one_handler(handler, change_handler)
-        self._processing = Processing(change_handler is not None, serializer, SystemClock())
-        self._template: WorkerTemplate | None = None
-        self._workers: WorkerProcesses | None = None
-        if checked_pool(pool, workers) is PoolKind.PROCESSES:
-            self._template = WorkerTemplate(WorkerCode(self._handler, self._processing))
-            self._workers = WorkerProcesses(self._template, workers)
-            self._handler = self._workers
-            self._processing = Processing(takes_changes=False, serializer=None, clock=SystemClock())
-        self._on_event = on_event
+        retry = self._config.retry
         self._log = LibraryLog()
+        self._pool = EnginePool(
+            None if self._processor is not None else one_handler(handler, change_handler),
+            Processing(change_handler is not None, serializer, SystemClock()),
+            self._options,
+            processor=self._processor,
+            kind=checked_pool(pool, workers),
+            on_event=on_event,
+            has_transforms=bool(self._transforms),
+            backoff=(retry.first_s, retry.max_s),
+            log=self._log,
+        )
+        self._on_event = on_event
         self._callbacks = Callbacks(
             self._log, on_state, on_stop_step, on_end, on_signal, on_loss, on_rewind, update_offsets
         )
@@ -195,7 +193,6 @@ class Engine(Stoppable):
         self._within_s = stop_within_s
         self._unfinished: tuple[str, ...] = ()
         self._capture: EngineCapture | None = None
-        self._pool = self._part_pool()
         self._thread: threading.Thread | None = None
 
     @property
@@ -216,12 +213,12 @@ class Engine(Stoppable):
     @property
     def worker_pids(self) -> Sequence[int]:
         """The process ids of the workers that are processes."""
-        return () if self._workers is None else self._workers.pids
+        return self._pool.worker_pids
 
     @property
     def worker_cpu_s(self) -> Sequence[float]:
         """The CPU seconds by worker, up to the end of its last batch; a killed process counts with its successor."""
-        return self._pool.cpu_s if self._workers is None else self._workers.cpu_s
+        return self._pool.worker_cpu_s
 
     @noted_hints()
     def start(self) -> None:
@@ -231,11 +228,7 @@ class Engine(Stoppable):
         stack.callback(self._callbacks.passed, StopStep.STATE)
         deadline = StartDeadline(self._options.start_within_s, self._clock)
         try:
-            if self._template is not None and self._workers is not None:
-                self._template.start()  # NB: before anything is opened, because the workers would inherit it
-                stack.callback(self._template.end)
-                self._workers.start()
-                stack.callback(self._workers.end)
+            self._pool.start_processes(stack)
             store = open_state(stack, self._options.state, self._config, deadline, self._log)
             deadline.check("the state is open, and nothing is started")
             self._change(EngineState.PREPARING, EngineState.STARTING)
@@ -256,10 +249,9 @@ class Engine(Stoppable):
         Return the names of threads that are still in the handler then: what they do has no effect on the position, and
         their changes are delivered again. A callback that calls this requests the stop, and does not wait for it.
         """
-        if self._template is not None:
-            self._template.check_is_owner()
+        self._pool.check_is_owner()
         here = threading.current_thread()
-        is_handler = self._pool.is_own(here)  # which may have changes before the start has returned
+        is_handler = self._pool.parts.is_own(here)  # which may have changes before the start has returned
         with self._state_lock:
             is_new = self._state is EngineState.CREATED
             if self._state in (EngineState.PREPARING, EngineState.STARTING) and not is_handler:
@@ -292,35 +284,10 @@ class Engine(Stoppable):
         the operation `c`, and replace all earlier rows of the table.
         """
         names = [TableName.parse(table) for table in dict.fromkeys(tables)]
-        if self._template is not None:
-            self._template.check_is_owner()
+        self._pool.check_is_owner()
         if self._capture is None or not names:
             raise ConfigError("recopy needs a running engine, and names of tables")
         self._capture.recopy(names)
-
-    def _part_pool(self) -> PartPool[PoolPart]:
-        options, retry = self._options, self._config.retry
-        backoff = (retry.first_s, retry.max_s)
-        if self._processor is not None:
-            return ProcessorPool(
-                self._processor,
-                self._processing,
-                workers=options.workers,
-                retries=options.retries,
-                backoff=backoff,
-                log=self._log,
-            )
-        return HandlerPool(
-            PartHandler(self._handler, self._on_event),
-            prepare=preparation(
-                has_transforms=bool(self._transforms), has_serializer=self._processing.serializer is not None
-            ),
-            isolate=isolate,
-            workers=options.workers,
-            retries=options.retries,
-            backoff=backoff,
-            log=self._log,
-        )
 
     def _begin(self, stack: ExitStack, store: StateStore) -> None:
         """Begin an epoch; make the capture and start it with the pool."""
@@ -332,7 +299,7 @@ class Engine(Stoppable):
         plans = TransformPlans(self._transforms, self._columns_of) if self._transforms else None
         context = CaptureContext(store, Metrics(store.identity.capture), self._log)
         consumer = PoolConsumer(
-            self._pool,
+            self._pool.parts,
             order=self._options.order if self._processor is None else Order.NONE,
             lane_count=max(1, self._options.workers),
             commit=self._options.commit,
@@ -340,7 +307,7 @@ class Engine(Stoppable):
             databases=beginning.databases,
             takes_events=self._on_event is not None or self._processor is not None,
             plans=plans,
-            processing=self._processing,
+            processing=self._pool.processing,
             poison=PoisonHandling.of(self._config.poison, context, epoch),
             retries=ParkedRetries(context, epoch) if self._processor is None else None,
             update_offsets=self._callbacks.update_offsets,
@@ -358,8 +325,8 @@ class Engine(Stoppable):
         stack.callback(capture.stop)
         stack.callback(self._callbacks.passed, StopStep.POSITIONS)
         stack.callback(self._callbacks.passed, StopStep.POOL)
-        self._pool.start()
-        stack.callback(self._pool.drain, 0.0)
+        self._pool.parts.start()
+        stack.callback(self._pool.parts.drain, 0.0)
         capture.start()
         self._thread = threading.Thread(
             target=self._run, args=(stack, capture, consumer), name="tidemark-engine", daemon=True
@@ -369,7 +336,7 @@ class Engine(Stoppable):
         """Watch the pool and the capture until a stop or an error; then stop both."""
         try:
             while self._error is None and not self._ending.wait(POLL_S):
-                self._error = self._pool.error or capture.poll()
+                self._error = self._pool.parts.error or capture.poll()
                 self._signals.handle(consumer, self._callbacks.signalled, self._progress)
                 if consumer.is_paused:
                     consumer.finish_kept()
@@ -380,11 +347,9 @@ class Engine(Stoppable):
         self._change(EngineState.RUNNING, EngineState.DRAINING)
         until_s = self._clock.monotonic_s() + self._within_s
         self._unfinished = self._pool.drain(self._within_s)
-        if self._workers is not None:
-            self._workers.end()
         if self._unfinished:
             self._log.warning("threads are still in the handler", threads=", ".join(self._unfinished))
-        self._error = self._error or self._pool.error
+        self._error = self._error or self._pool.parts.error
         self._callbacks.passed(StopStep.POOL)
         self._change(EngineState.DRAINING, EngineState.CLOSING)
         consumer.store_finished(capture.progress, until_s)
@@ -412,7 +377,3 @@ class Engine(Stoppable):
         with self._state_lock:
             self._state = change(self._state, expected, wanted)
         self._callbacks.changed(wanted)
-
-
-def _never_called(unit: Unit) -> None:
-    raise AssertionError(f"a processor gets the stream, and not {type(unit).__name__}")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import cast
 
 from tidemark.embedding.processor import Processor
-from tidemark.engine.commit_policy import CommitPolicy
-from tidemark.engine.dispatch import Order
-from tidemark.engine.stop_condition import StopWhen
+from tidemark.engine.pool.commit_policy import CommitPolicy
+from tidemark.engine.pool.dispatch import Order
+from tidemark.engine.pool.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
 from tidemark.io.process.config import WORKERS_MAX, Config
 from tidemark.io.process.config_faults import sections_fault

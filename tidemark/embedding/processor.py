@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import EngineEvent
 from tidemark.model.errors import ConfigError
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 
 from tidemark.embedding.processor import FlushingProcessor, Processor, ProcessorPart
-from tidemark.engine.dispatch import Dispatch, Dispatched
+from tidemark.engine.pool.dispatch import Dispatch, Dispatched
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.runtime.pool.handler_pool import HandlerPool

@@ -167,7 +167,10 @@ class SchemaEffect(Enum):
 class SchemaEvent:
     """A relation's description changed inside a transaction.
 
-    With an equal description before and after, it reports another change: of the transforms, or of the capture.
+    With an equal description before and after, it reports another change: of the transforms, or of the capture. A DROP
+    with the capture `ENDS` reports that the database of the table, which exists, leaves the selection by a rename.
+    The DROP of a table that has left the selection describes it as it was delivered last: another table may have that
+    name by then, with another OID.
     """
 
     position: Position

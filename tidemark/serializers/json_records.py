@@ -13,7 +13,7 @@ from tidemark.decode.render.debezium_schemas import key_schema, table_envelope
 from tidemark.decode.render.flat_json import flat_lines
 from tidemark.decode.render.placed_lines import Lines, LineWriter
 from tidemark.decode.render.row_keys import key_lines
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import AFTER, ChangeBatch, EngineEvent, TransactionBoundary
 from tidemark.model.lsn import Oid
 from tidemark.serializers.debezium_events import DebeziumEvents, schema_head

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation

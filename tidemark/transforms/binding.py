@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidemark.engine.batch import META_NAMES, Batch
+from tidemark.engine.pool.batch import META_NAMES, Batch
 from tidemark.engine.selection import matches
 from tidemark.model.change import AFTER, BEFORE
 from tidemark.model.errors import TidemarkError

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.transforms.transform import BoundTransform, TableShape, Transform, children, rebuilt
 from tidemark.transforms.unchanged import Bits, unchanged_bits, with_unchanged

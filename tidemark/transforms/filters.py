@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.transforms.expressions import BoundExpression, SqlExpression
 from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, checked_operations
 

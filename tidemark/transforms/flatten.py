@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.engine.batch import DELETED, META_NAMES, Batch
+from tidemark.engine.pool.batch import DELETED, META_NAMES, Batch
 from tidemark.model.change import AFTER, BEFORE, Op
 from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, children
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import AFTER, BEFORE, UNCHANGED, Op
 from tidemark.transforms.transform import (
     BadTransform,

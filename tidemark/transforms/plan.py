@@ -12,7 +12,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.relation import Align, Column, Relation
 from tidemark.transforms.binding import bind
 from tidemark.transforms.identity import joined_identity

@@ -14,7 +14,7 @@ from typing import ClassVar, Concatenate, ParamSpec, Self
 
 import pyarrow as pa
 
-from tidemark.engine.batch import Batch, key_of
+from tidemark.engine.pool.batch import Batch, key_of
 from tidemark.model.change import Op, batch_schema
 from tidemark.model.errors import ConfigError, Disposition, ExitCode, TidemarkError
 from tidemark.model.relation import Relation

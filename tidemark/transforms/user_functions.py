@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidemark.engine.batch import META_NAMES, Batch, Change
+from tidemark.engine.pool.batch import META_NAMES, Batch, Change
 from tidemark.model.change import AFTER, BEFORE
 from tidemark.transforms.transform import (
     BoundTransform,

@@ -20,6 +20,7 @@ _PARTITION = struct.Struct(">QI")
 _SLOT = struct.Struct(">QH")
 _NUMBER = struct.Struct(">I")
 CHUNK_MAX = 0xFFFF
+LAST_NUMBER = 0xFFFFFFFF
 SEQUENCE_MAX = Sequence((1 << 64) - 1)
 
 
@@ -55,6 +56,11 @@ def named(scope: Scope, name: str) -> bytes:
 def numbered(scope: Scope, number: int) -> bytes:
     """Return the key of the value with this number (schema versions, relations)."""
     return scope.prefix + _NUMBER.pack(number)
+
+
+def parse_number(scope: Scope, key: bytes) -> int | None:
+    """Return the number of a key of `numbered`; None for a key of another scope."""
+    return int.from_bytes(key[len(scope.prefix) :]) if key.startswith(scope.prefix) else None
 
 
 def slot(scope: Scope, sequence: Sequence, chunk: int) -> bytes:

@@ -8,6 +8,7 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.wire.capture_facts import CaptureFacts
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.json_form import JsonForm
+from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.readers import Reader
@@ -20,6 +21,7 @@ HEADERS_MAX = 10_000  # of one answer: 1.5 MB
 RESUME_REQUESTS_MAX = 10_000  # open requests of one reader
 RANGES_MAX = 1_000  # of one request for values
 SEQUENCE_BYTES = 8  # bytes of the sequence before a header in an answer
+VERSION_BYTES = 4  # bytes of the number before a schema version in an answer
 
 
 class Query(Enum):
@@ -117,6 +119,16 @@ def decode_headers(packed: bytes) -> list[ValueHeader]:
         sequence = Sequence(int.from_bytes(packed[at : at + SEQUENCE_BYTES]))
         found.append(decode_header(packed[at + SEQUENCE_BYTES : at + size], sequence))
     return found
+
+
+def pack_version(number: SchemaVersion, schema: bytes) -> bytes:
+    """Return a stored schema version after its number."""
+    return number.to_bytes(VERSION_BYTES) + schema
+
+
+def unpack_version(sent: bytes) -> tuple[SchemaVersion, bytes]:
+    """Return the number of a schema version, and the version as it is stored."""
+    return SchemaVersion(int.from_bytes(sent[:VERSION_BYTES])), sent[VERSION_BYTES:]
 
 
 def pack_header(sequence: Sequence, header: bytes) -> bytes:

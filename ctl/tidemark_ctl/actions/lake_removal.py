@@ -12,6 +12,7 @@ from tidemark_ctl.views.lake_tables import DROPPED, list_tree
 from tidemark_ctl.views.render import Tree, show
 
 PROGRAM = "tidemark.pipeline.driver.table_removal"
+UNCERTAIN = "check that the source has no such table, unlogged or under another name"
 AT_ONCE = 1000  # tables that are arguments of the program
 
 
@@ -41,9 +42,13 @@ def remove(
     dropped = [table for table in found if isinstance(table, Mapping) and table["state"] == DROPPED]
     chosen = [table for table in dropped if (table["dropped_at"] if every else _is_named(table, tables))]
     if not chosen:
-        raise NothingToRemove(f"{lake} has no such dropped table" if tables else f"{lake} has no dropped table")
+        raise NothingToRemove(
+            f"{lake} has no such dropped table" if tables else f"{lake} has no dropped table with a known time"
+        )
     for line in _lines(chosen):
         click.echo(line, err=True)
+    if uncertain := sum(not table["dropped_at"] for table in chosen):
+        click.echo(f"{uncertain} of them without a known time of the DROP: {UNCERTAIN}", err=True)
     if not yes:
         click.confirm(f"Remove these {len(chosen)} tables with their data?", abort=True, err=True)
     removed: list[Tree] = []

@@ -23,9 +23,9 @@ from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun, Decoder
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import without_escapes
 from tidemark.engine.selection import Selection
 from tidemark.io.state.history_files import DamagedBase

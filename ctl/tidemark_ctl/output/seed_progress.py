@@ -44,7 +44,7 @@ BEFORE_FROM = ReadingProgress(
 
 
 class SeedProgress:
-    """Prints the progress of a seed (`tidemark.runtime.seed.seeding.SeedObserver`), and interruptions of the stream."""
+    """Prints the progress of a seed (`SeedObserver`), and interruptions of the stream."""
 
     def __init__(
         self,

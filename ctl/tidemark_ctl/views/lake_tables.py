@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from tidemark_ctl.views.render import Tree
 
-BLOCKED, DROPPED = "blocked", "dropped"  # `tidemark.pipeline.lake.positions.TableState`, which `cdcctl` does not load
+# Of `tidemark.pipeline.lake.positions.table_position.TableState`, which `cdcctl` does not load:
+BLOCKED, DROPPED = "blocked", "dropped"
 
 
 def without_dropped(report: Mapping[str, Tree]) -> dict[str, Tree]:

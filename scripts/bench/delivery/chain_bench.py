@@ -35,7 +35,7 @@ from scripts.bench.measuring.commands import Cost, init_state
 from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import Trial, ratios, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, node, record
-from tests.support.processes.spark import running_spark
+from tests.support.processes.spark import spark_jvm
 from tests.support.servers.outbox_server import Certificate, outbox_server, token_file
 from tidemark.io.process.lake_config import Written
 from tidemark.pipeline.driver.runner import register_source
@@ -185,7 +185,7 @@ def main() -> None:
             decode = lambda: measured(lambda: rows_of(decoded(recording)), rows)  # noqa: E731
             report("outbox", run_trials(outbox_trials(outbox, decode, rows), rounds))
         if {"spark", "rows"} & set(stages):
-            spark = stack.enter_context(running_spark(folder / "spark"))
+            spark = stack.enter_context(spark_jvm(folder / "spark")).session()
             feeding = Outbox(folder / "feeding", groups)
             for stage, trials in spark_stages(spark, feeding, rows, stages, by_server=arguments.server):
                 report(stage, run_trials(trials, rounds))

@@ -22,8 +22,8 @@ from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import SUPERUSER, Cluster
 from tests.support.workloads.feeder import make_state
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.log_output import get_log
@@ -46,7 +46,8 @@ from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
 from tidemark.pipeline.source.options import FORMAT
-from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
+from tidemark.runtime.first_copy.copy_settings import CopySettings
+from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import decode_archive
 from tidemark.runtime.seed.initialise import initialise
@@ -273,9 +274,9 @@ class Copying:
                 epoch,
                 view.beginning,
                 deliver,
-                captured=(),
-                delivered=tuple,
-                names=dict,
+                fills_outbox=True,
+                databases={},
+                at_start=dict,
                 metrics=Metrics("bench"),
                 log=get_log("bench"),
                 stopping=threading.Event(),

@@ -50,8 +50,8 @@ from tidemark.pipeline.iceberg.expiry import SnapshotExpiry
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.landing.settings import LakeFormat
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
-from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 AGE, QUICK_AGE = 100_000, 10_000

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tests.support.lakes.maintained import maintenance_of
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.sinks.table_writes import Upkeep
 

@@ -39,15 +39,15 @@ from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.driver.executor_writers import ExecutorWriters
 from tidemark.pipeline.driver.session import make_session
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, replica_schema, shape_of
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.merge.merge_tasks import MergeTask
 from tidemark.pipeline.merge.merging import MergedFiles, append_rows
-from tidemark.pipeline.sinks.executor_files import ReplicaFiles
-from tidemark.pipeline.sinks.packed_runs import PackedRuns
-from tidemark.pipeline.sinks.replica import Replica
+from tidemark.pipeline.sinks.executors.executor_files import ReplicaFiles
+from tidemark.pipeline.sinks.executors.packed_runs import PackedRuns
+from tidemark.pipeline.sinks.replica.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, PackedRun
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.files.file_format import properties_for
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge.compaction import Compacted
 from tidemark.pipeline.merge.keys import Indexes
 from tidemark.pipeline.merge.merging import append_rows, merge_rows

@@ -27,7 +27,8 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.message_prefix import LOSS_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.pipeline.lake.positions import Positions, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import EndOfLake
 from tidemark.pipeline.replay.refusal import ReplayRefused

@@ -22,7 +22,7 @@ from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.model.lsn import INVALID_LSN
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.runtime.first_copy.recopying import refuse
 from tidemark.wire.envelope import DamagedValue

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.ending import ended
 from tests.support.processes.failover import Pair
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
@@ -23,7 +24,7 @@ def receiving(node: Cluster, folder: Path, *options: str) -> Iterator[subprocess
     """Run pg_receivewal, from the node's flushed WAL on."""
     place = ["--host", str(node.folder), "--port", str(node.port), "--username", SUPERUSER]
     program = node.server.client("pg_receivewal")
-    with subprocess.Popen([program, *place, "--directory", str(folder), *options]) as process:
+    with ended(subprocess.Popen([program, *place, "--directory", str(folder), *options])) as process:
         try:
             yield process
         finally:

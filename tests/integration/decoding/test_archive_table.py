@@ -10,7 +10,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.archived_table import record_table
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
-from tidemark.pipeline.source.query_table import UnknownTable
+from tidemark.pipeline.source.rows.query_table import UnknownTable
 from tidemark.runtime.replay.offline import ArchiveEndsEarly
 
 Row = dict[str, object]

@@ -16,7 +16,9 @@ from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.servers.servers import MAJORS
 from tests.support.workloads.ddl_script import REWRITES, STEPS
 from tests.support.workloads.random_sessions.crew import storm
-from tidemark.decode.catalog.descriptions.describe import DescribedRelation, Describer, Incomplete, RowReaders
+from tidemark.decode.catalog.descriptions.describe import Describer, Incomplete
+from tidemark.decode.catalog.descriptions.described import DescribedRelation
+from tidemark.decode.catalog.descriptions.described_rows import RowReaders
 from tidemark.decode.catalog.descriptions.interning import Interner
 from tidemark.decode.catalog.descriptions.views import DescriptionCache
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE

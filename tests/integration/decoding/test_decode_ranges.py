@@ -27,6 +27,7 @@ from tidemark_ctl.termination import TERMINATED
 
 from tests.support.oracles.oracle import ROLE, ensure_role
 from tests.support.processes.cdcctl import Done, cdcctl, command, environment, refused, reported, succeeded
+from tests.support.processes.ending import ended
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.servers.small_disk import needs_mount, small_disk
@@ -415,17 +416,18 @@ def decode(recorded: RangedServer, *options: str, archive: Path | None = None) -
     )
 
 
+def piped(words: list[str], process_group: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a command whose output is in pipes."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, stdout=pipe, stderr=pipe, env=environment(), process_group=process_group)
+
+
 @contextmanager
 def started(recorded: RangedServer) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the command with two processes; nobody reads its output, so that it cannot end."""
     words = command("decode", "--state", recorded.root / "state", "--archive", recorded.root / "archive", "-j", "2")
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), process_group=0
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with ended(piped(words, 0)) as process:
+        yield process
 
 
 def decoding_processes(pid: int) -> list[int]:
@@ -481,16 +483,16 @@ def test_an_output_for_appending_and_one_whose_reader_ends_are_written_like_any_
     with appended.open("ab") as output:
         subprocess.run([*words, "-j", "2"], stdout=output, env=environment(), check=True)
     assert appended.read_bytes() == decode(recorded).out
-    with subprocess.Popen(
-        [*words, "-j", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-    ) as several:
+    with ended(piped([*words, "-j", "2"])) as several:
         assert several.stdout is not None
         assert several.stderr is not None
         several.stdout.read(1)
         several.stdout.close()
         assert several.stderr.read() == b""
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as one:
+        several.wait()
+    with ended(piped(words)) as one:
         assert one.stdout is not None
         one.stdout.read(1)
         one.stdout.close()
+        one.wait()
     assert several.returncode == one.returncode == ExitCode.SUCCESS  # as for `head`

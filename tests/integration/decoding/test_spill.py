@@ -10,8 +10,8 @@ from tests.support.oracles.catalogs import Observed, flush_lsn, observe
 from tests.support.oracles.plugin_lines import PluginLines
 from tests.support.servers.postgres import Cluster, database_in
 from tidemark.decode.catalog.databases import DatabaseMirrors
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.io.host.spill import SpillFailed, SpillFolder
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock

@@ -10,9 +10,9 @@ from tests.support.forged.deliveries import SELECTED_TABLES
 from tests.support.forged.groups import DATABASE, batch, group, position, relation
 from tests.support.servers.histories import empty_history
 from tidemark import Mask, OnRow, Secret, Transform
+from tidemark.engine.pool.stop_condition import StopSearch, StopWhen
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
-from tidemark.engine.stop_condition import StopSearch, StopWhen
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.readers.outbox import OutboxReader

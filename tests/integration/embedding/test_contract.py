@@ -13,6 +13,7 @@ import pytest
 import tidemark
 from tests.integration.embedding.test_engine import DEADLINE_S, QUICK, Collecting, leaves_nothing
 from tests.support.processes.waiting import wait_until
+from tests.support.processes.written_lines import complete_lines
 from tests.support.servers.postgres import Cluster
 from tidemark import (
     Batch,
@@ -79,16 +80,16 @@ class RecordingHandler:
 
     @property
     def calls(self) -> Sequence["HandlerCall"]:
-        return [HandlerCall(*json.loads(line)) for line in lines_of(self._calls)]
+        return [HandlerCall(*json.loads(line)) for line in complete_lines(self._calls)]
 
     @property
     def ids(self) -> Sequence[int]:
-        return [number for line in lines_of(self._handled) for number in json.loads(line)[0]]
+        return [number for line in complete_lines(self._handled) for number in json.loads(line)[0]]
 
     @property
     def last(self) -> Position:
         """The position of the batch that was handled last."""
-        timeline, commit_lsn, ordinal = json.loads(lines_of(self._handled)[-1])[1]
+        timeline, commit_lsn, ordinal = json.loads(complete_lines(self._handled)[-1])[1]
         return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
 
 
@@ -96,10 +97,6 @@ class HandlerCall(NamedTuple):
     ids: Sequence[int]
     batch: int  # the identity of the object
     thread: str
-
-
-def lines_of(file: Path) -> Sequence[str]:
-    return file.read_text().splitlines() if file.exists() else []
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, environment, running, succeeded
+from tests.support.processes.ending import ended
 from tests.support.processes.failover import HANGS_SOON, Pair, paired
 from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.host.failpoints import VARIABLE
@@ -75,7 +76,8 @@ def test_sparks_runner_that_stops_inside_its_write_transaction_is_killed_and_del
         pair.catch_up()
         place = ["--state", str(pair.sidecar.folder.root), "--lake", str(tmp_path / "lake"), "--once"]
         command = [sys.executable, "-m", "tidemark.pipeline", *place]
-        with subprocess.Popen(command, env=environment(**STUCK_INSIDE), stderr=subprocess.DEVNULL) as runner:
+        started = subprocess.Popen(command, env=environment(**STUCK_INSIDE), stderr=subprocess.DEVNULL)
+        with ended(started) as runner:
             assert runner.wait(timeout=120) == -signal.SIGKILL
         pair.wait_for(lambda: KILLED in pair.reported(), "who killed it")
         pair.insert(2)

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, cluster_without_data
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.model.mode import Stage
-from tidemark.wal.segments import parse_segment_name
+from tidemark.wal.segments import first_page_lsn, parse_segment_name
 from tidemark.wire.state.state_keys import DELIVERED
 
 MB = 1 << 20
@@ -66,6 +67,60 @@ def test_both_processes_restart_behind_a_fork_with_a_catalog_base_from_before_it
     pair.wait_for_stage(Stage.REALTIME)
     pair.insert(5)
     assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.feature("I33")
+def test_a_copy_from_between_two_forks_is_kept_by_a_start_with_a_catalog_base_from_before_both(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
+    with paired(node, tmp_path, copy=True, options={"TIDEMARK_WATCHDOG__RESTART_S": "20"}) as pair:
+        pair.insert(1)
+        pair.catch_up()
+        fork(node)
+        pair.insert(2)
+        pair.catch_up()
+        state = pair.sidecar.folder.root
+        succeeded(cdcctl("table", "recopy", "public.account", "--state", state, **pair.sidecar.options))
+        fork(node)
+        node.switch()  # a restart begins on a page of the third timeline
+        pair.insert(3)
+        pair.catch_up()
+        for process in (pair.archiver, pair.sidecar):
+            process.stop()
+            process.start()
+        pair.insert(4)
+        pair.catch_up()
+        pair.switch_off()
+        pair.insert(5)
+        generation = [row for row in change_log(pair.catch_up(), "account") if row["_tli"] != 1]
+        assert list(replayed([row for row in generation if row["_op"] == "c" or row["_tli"] == 3])) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.feature("I33")
+def test_a_start_behind_a_fork_keeps_the_catalog_history_of_the_page_that_it_begins_on(
+    node: ArchivingServer, pair: Pair
+) -> None:
+    pair.insert(1)
+    pair.catch_up()
+    fork(node)
+    node.switch()
+    columns: list[str] = []
+    altered_lsn = restart_lsn = Lsn(0)
+    while not altered_lsn or altered_lsn < first_page_lsn(restart_lsn):
+        columns.append(f"more_{len(columns)}")
+        ((altered,),) = node.node.sql("SELECT pg_current_wal_insert_lsn()::text")
+        altered_lsn = parse_lsn(str(altered))
+        node.node.sql(f"ALTER TABLE account ADD COLUMN {columns[-1]} int")
+        pair.catch_up()
+        restart_lsn = pair.sidecar.restart_lsn()
+    for _ in range(2):
+        pair.sidecar.stop()
+        pair.sidecar.start()
+        pair.catch_up()
+        assert pair.sidecar.restart_lsn() > restart_lsn, "a transaction that has ended is open again"
+    node.node.sql(f"INSERT INTO account (id, {columns[-1]}) VALUES (2, 7)")
+    after = change_log(pair.catch_up(), "account")[-1]["_after"]
+    assert after == {"id": 2, "note": None, **dict.fromkeys(columns), columns[-1]: 7}
 
 
 @contextmanager

@@ -151,11 +151,7 @@ def test_a_running_capture_copies_from_a_backup_by_a_role_that_may_read_no_table
 def test_a_copy_from_a_backup_that_was_killed_begins_again_and_no_row_is_lost_or_repeated(
     node: Cluster, tmp_path: Path
 ) -> None:
-    backup = back_up(node, 5)
-    node.sql("INSERT INTO hot SELECT g, 'more', 0 FROM generate_series(10000, 29999) g", "app")
-    sidecar = select_less_sidecar(node, tmp_path, backup, TIDEMARK_DELIVER__GROUP_ROWS_MAX="20")
-    node.sql("CHECKPOINT")
-    node.sql("SELECT pg_switch_wal()")
+    sidecar = slow_copy(node, tmp_path, back_up(node, 5))
     try:
         for generation in range(1, 4):
             sidecar.start(wait=False)
@@ -169,6 +165,76 @@ def test_a_copy_from_a_backup_that_was_killed_begins_again_and_no_row_is_lost_or
         sidecar.close()
     feed_by_hand(sidecar.folder, tmp_path / "lake", "lake")
     assert replicas(tmp_path / "lake") == source(node)
+
+
+def test_a_copy_that_continues_from_a_later_backup_expects_no_table_that_was_dropped_before_it(
+    node: Cluster, tmp_path: Path
+) -> None:
+    sidecar = killed_in_copy(node, tmp_path)
+    try:
+        planned = open_tables(sidecar)
+        ((dropped, name),) = node.sql(
+            f"SELECT oid::int, relname FROM pg_class WHERE oid = {max(planned)} AND NOT relispartition", "app"
+        )
+        node.sql(f"DROP TABLE {name}", "app")
+        later = node.folder / "later"
+        by_copy(node, later, 6)
+        node.sql("CHECKPOINT")
+        node.sql("SELECT pg_switch_wal()")
+        sidecar.options["TIDEMARK_COPY__BASE_BACKUP"] = str(later)
+        sidecar.start(wait=False)
+        sidecar.wait_for_event("first copy done")
+        assert dropped in planned
+        assert open_tables(sidecar) == set()
+        sidecar.catch_up()
+    finally:
+        sidecar.close()
+
+
+def test_a_copy_from_a_backup_that_continues_with_a_selection_of_fewer_tables_expects_the_others_no_longer(
+    node: Cluster, tmp_path: Path
+) -> None:
+    sidecar = killed_in_copy(node, tmp_path)
+    try:
+        excluded = max(open_tables(sidecar))
+        ((name,),) = node.sql(f"SELECT relname FROM pg_class WHERE oid = {excluded}", "app")
+        sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = f"public.{name}"
+        sidecar.start(wait=False)
+        sidecar.wait_for_event("first copy done")
+        assert open_tables(sidecar) == set()
+        with StateStore.open(sidecar.folder, read_only=True) as store:
+            assert {copy.phase for (_, oid), copy in store.view().copies.items() if oid == excluded} == {CopyPhase.LEFT}
+        sidecar.catch_up()
+    finally:
+        sidecar.close()
+
+
+def slow_copy(node: Cluster, tmp_path: Path, backup: Path) -> Sidecar:
+    """Return a sidecar, not started, whose copy from a backup has many small groups, so that it can be killed in it."""
+    node.sql("INSERT INTO hot SELECT g, 'more', 0 FROM generate_series(10000, 29999) g", "app")
+    sidecar = select_less_sidecar(node, tmp_path, backup, TIDEMARK_DELIVER__GROUP_ROWS_MAX="20")
+    node.sql("CHECKPOINT")
+    node.sql("SELECT pg_switch_wal()")
+    return sidecar
+
+
+def killed_in_copy(node: Cluster, tmp_path: Path) -> Sidecar:
+    """Return a sidecar that was killed when a part of the rows was copied from a backup."""
+    sidecar = slow_copy(node, tmp_path, back_up(node, 6))
+    try:
+        sidecar.start(wait=False)
+        sidecar.wait_until(partial(is_within, sidecar, 1), "a part of the rows")
+        sidecar.kill()
+    except BaseException:
+        sidecar.close()
+        raise
+    return sidecar
+
+
+def open_tables(sidecar: Sidecar) -> set[int]:
+    """Return the OIDs of the tables whose copies are planned and not complete."""
+    with StateStore.open(sidecar.folder) as store:
+        return {relation for (_, relation), copy in store.view().copies.items() if copy.is_open}
 
 
 def is_within(sidecar: Sidecar, generation: int) -> bool:

@@ -14,15 +14,18 @@ from tests.support.processes.captures import OnDemandReader, Sidecar, change_log
 from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
 from tests.support.processes.cdcctl import running as running_cdcctl
 from tests.support.processes.failover import paired
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.landing.progress import fault_fields
 from tidemark.pipeline.landing.table_overview import faults_of
+from tidemark.wire.state.copy_progress import CopyPhase
 
 SMALL_OUTBOX = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
 
@@ -366,3 +369,24 @@ def test_a_request_for_a_table_that_the_node_cannot_read_fails_by_name_and_the_s
         items = sidecar.catch_up()
         assert generations(items, "broken") == [(1, True), (1, False)]
         assert 101 in replayed(change_log(items, "account"))
+
+
+@pytest.mark.feature("I30")
+def test_a_request_ends_with_the_drop_of_its_table(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    for table in ("dropped", "unlogged"):
+        fill(cluster, database, table, 10)
+    with running(cluster, database, tmp_path, copy=True) as sidecar:
+        sidecar.catch_up()
+        sidecar.stop()
+        cluster.sql("ALTER TABLE unlogged SET UNLOGGED", database)
+        cluster.sql("ALTER TABLE unlogged SET LOGGED", database)
+        asked = recopy(sidecar, "dropped", "unlogged")
+        assert "2 tables have not been copied" in asked.err
+        cluster.sql("DROP TABLE dropped", database)
+        sidecar.start()
+        sidecar.catch_up()
+        wait_until(lambda: not recopies_in_status(sidecar), "the end of the requests")
+        with StateStore.open(sidecar.folder, read_only=True) as store:
+            ((key, copy),) = store.view().copies.items()
+        ((oid,),) = cluster.sql("SELECT 'unlogged'::regclass::oid::int", database)
+        assert (key[1], copy.phase, copy.generation) == (oid, CopyPhase.DONE, 1)

@@ -19,7 +19,8 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
+from tidemark.runtime.first_copy.copy_settings import CopySettings
+from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.first_copy.recopying import (
     DOUBLED_MAX,
     OLDER_WAIT_S,
@@ -186,9 +187,9 @@ def first_copy(store: StateStore, dsn: str) -> FirstCopy:
         epoch,
         beginning,
         no_delivery,
-        captured=(),
-        delivered=tuple,
-        names=dict,
+        fills_outbox=True,
+        databases={},
+        at_start=dict,
         metrics=Metrics("main"),
         log=get_log("test"),
         stopping=stopping,

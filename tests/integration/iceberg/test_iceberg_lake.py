@@ -39,10 +39,11 @@ from tidemark.pipeline.iceberg.iceberg_table import IcebergLogFormat, IcebergTab
 from tidemark.pipeline.iceberg.snapshot_summary import IcebergTableChanged
 from tidemark.pipeline.iceberg.translated import UnfitForIceberg, translated
 from tidemark.pipeline.lake.layout import shape_of
-from tidemark.pipeline.lake.positions import LakeOfAnother, TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull, TableFenced
+from tidemark.pipeline.lake.positions.positions import LakeOfAnother
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, LakeFull, TableFenced
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
-from tidemark.pipeline.sinks.logshape import OLD
+from tidemark.pipeline.sinks.rows.logshape import OLD
 
 BACK = st.tuples(st.just("retype back"), st.just(0))
 APP = f"tidemark:test:{DATABASE}.{RELATION}:log"

@@ -17,7 +17,7 @@ from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.iceberg.catalog import open_catalog, table_name
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.iceberg.snapshot_summary import IcebergTableChanged
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.sinks.steps import Delivered
 
 pytestmark = [pytest.mark.feature("L14"), pytest.mark.feature("L15")]

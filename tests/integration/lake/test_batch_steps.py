@@ -7,7 +7,7 @@ from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.processes.watched_folders import WatchedFolders
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 BATCHES = 5
 PYTHON = {"os.listdir", "os.scandir", "os.fork", "os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"}

@@ -11,10 +11,12 @@ from tests.support.lakes.scripted_table import DATABASE
 from tests.support.lakes.swapped_tables import SwappedTables
 from tests.support.processes.python_calls import counted_calls
 from tidemark.io.host.failpoints import arm
-from tidemark.pipeline.lake import position_files, positions
-from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions import position_files, positions
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.report import OpenedLake, checked
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.storage import stores
 
 SETTLED_AT_ONCE, ROWS_MAX = 8, 16
 FEW, MANY = SETTLED_AT_ONCE, 4 * SETTLED_AT_ONCE
@@ -52,6 +54,32 @@ def test_a_batch_of_another_table_costs_the_same_with_many_dropped_tables(
     assert swapped.states() == {"live": 1, "dropped": VERY_MANY}
     assert (calls[1] - calls[0]) / (VERY_MANY - FEW) <= CALLS_MAX
     assert sizes[1] <= sizes[0] * 1.1, "bytes that a batch writes into _positions"
+
+
+def test_the_check_of_a_lake_reads_the_log_of_each_delta_table_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped = SwappedTables(tmp_path)
+    swapped.swap(FEW)
+    opened, looked_up = list[str](), list[str]()
+
+    class CountedTable(DeltaTable):
+        """Counts the operations that read a whole log."""
+
+        def __init__(self, uri: str, version: int | None, storage_options: dict[str, str] | None) -> None:
+            opened.append(uri)
+            super().__init__(uri, version=version, storage_options=storage_options)
+
+        def transaction_version(self, app_id: str) -> int | None:
+            looked_up.append(app_id)
+            found: int | None = super().transaction_version(app_id)
+            return found
+
+    lake = OpenedLake(swapped.root)
+    monkeypatch.setattr(stores, "DeltaTable", CountedTable)
+    found = checked(lake, reads_files=False)
+    assert (found["checked"], found["faults"]) == (2 * (1 + FEW), 0)
+    assert (len(opened), len(set(opened)), looked_up) == (2 * (1 + FEW), 2 * (1 + FEW), [])
 
 
 def test_nothing_of_dropped_tables_stays_open_or_in_the_settings_of_maintenance(tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ from tidemark.pipeline.landing.portions import Writers, feeds
 from tidemark.pipeline.merge import data_files, merge_tasks
 from tidemark.pipeline.merge.merge_tasks import MergeTask
 from tidemark.pipeline.merge.merging import MergedFiles
-from tidemark.pipeline.sinks.executor_files import LogFiles, ReplicaFiles
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.executors.executor_files import LogFiles, ReplicaFiles
+from tidemark.pipeline.sinks.executors.write_costs import RunWriter
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import PackedRun
-from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import ValueHeader, ValueKind
 

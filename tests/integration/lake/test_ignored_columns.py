@@ -15,10 +15,10 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaP
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.landing.table_overview import faults_of
-from tidemark.pipeline.sinks import targets
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
+from tidemark.pipeline.sinks.targets import targets
 
 pytestmark = [pytest.mark.feature("P25"), pytest.mark.feature("L15")]
 FOLDER = f"{DATABASE}/public/Orders"

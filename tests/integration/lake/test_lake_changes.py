@@ -17,13 +17,14 @@ from tidemark.io.host.failpoints import arm
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.positions import SCHEMA, TablePosition, TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.positions.position_rows import SCHEMA
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
-from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/public/Orders"

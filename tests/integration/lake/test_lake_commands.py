@@ -17,10 +17,10 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions.positions import Positions
 from tidemark.pipeline.lake.report import reading_lines
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
-from tidemark.pipeline.sinks.sinks import Lake
 
 pytestmark = pytest.mark.feature("L13")
 OTHER_DATABASE = Oid(9)

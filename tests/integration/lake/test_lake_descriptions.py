@@ -12,7 +12,7 @@ from tidemark.model.change import CopyBoundary
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks import table_writes
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 pytestmark = pytest.mark.feature("L13")
 FOLDER = "shop/public/Orders"

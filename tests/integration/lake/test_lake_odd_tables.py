@@ -13,9 +13,9 @@ from tidemark.model.errors import Disposition, Fenced
 from tidemark.model.lsn import Oid
 from tidemark.pipeline.lake.lake_lock import LakeLock
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
+from tidemark.pipeline.sinks.lake import Lake
 
 COLUMNS_MAX = 1600  # MaxHeapAttributeNumber (htup_details.h, PG 18)
 ALPHABETS = ("Zażółć", "заказы", "παραγγελίες", "订单", "注文テーブル", "주문", "أوامر", "הזמנות", "คำสั่ง", "ऑर्डर", "🐘")

@@ -27,9 +27,10 @@ from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.folders import delta_tables
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.landing.progress import report_changes
-from tidemark.pipeline.sinks.sinks import Lake, delta_tables
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.storage.local_store import LocalStore
 

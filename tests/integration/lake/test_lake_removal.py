@@ -18,7 +18,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions.positions import Positions
 from tidemark.pipeline.landing import dropped_tables
 from tidemark.pipeline.landing.folder_removal import remove_tables
 
@@ -29,8 +29,8 @@ READER = "spark"
 class RemovableLake(SwappedTables):
     """A lake with dropped tables, and the state that feeds it."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root / "lake", is_dated=True)
+    def __init__(self, root: Path, *, is_dated: bool = True) -> None:
+        super().__init__(root / "lake", is_dated=is_dated)
         self.state = root / "state"
         make_state(self.state, "0a0b")
         with OutboxReader.open(StateFolder(self.state)) as outbox:
@@ -56,6 +56,7 @@ def test_one_or_all_dropped_tables_are_removed(lake: RemovableLake) -> None:
     done = succeeded(lake.remove(lake.folders[1], "--yes", "--json"))
     assert json.loads(done.out) == {"lake": lake.root, "removed": [lake.folders[1]], "kept": {}}
     assert "public.stage: dropped since 1970-01-01T00:00:00" in done.err
+    assert "without a known time" not in done.err
     assert lake.there() == [True, False, True]
     assert lake.states() == {"live": 1, "dropped": 2}
     succeeded(lake.remove("--all", "--yes"))
@@ -78,6 +79,14 @@ def test_a_table_that_exists_is_not_removed_nor_anything_without_an_answer_or_na
         done = lake.remove("--yes", *arguments)
         assert (done.code, "name tables, or give --all" in done.err) == (ExitCode.CONFIG, True)
     assert lake.there() == [True, True, True]
+
+
+def test_tables_without_a_known_time_of_the_drop_are_named_as_such(tmp_path: Path) -> None:
+    lake = RemovableLake(tmp_path, is_dated=False)
+    refused(lake.remove("--all", "--yes"), ExitCode.CONFIG, "has no dropped table")
+    done = succeeded(lake.remove(*lake.folders[:2], "--yes"))
+    assert "2 of them without a known time of the DROP: check that the source has no such table" in done.err
+    assert lake.there() == [False, False, True]
 
 
 def test_a_changed_folder_is_kept_with_the_reason(lake: RemovableLake) -> None:

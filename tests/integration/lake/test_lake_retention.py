@@ -15,10 +15,10 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.landing.settings_check import unmatched_patterns
 from tidemark.pipeline.sinks import table_writes
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 pytestmark = pytest.mark.feature("L15")
 DAY_US = 86_400_000_000

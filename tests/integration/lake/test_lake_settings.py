@@ -15,13 +15,13 @@ from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaP
 from tidemark.io.readers.accepted_breaks import log_key
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
 from tidemark.pipeline.landing.table_overview import faults_of
-from tidemark.pipeline.sinks import targets
-from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.targets import targets
+from tidemark.pipeline.sinks.targets.schema_policy import SchemaChangeRefused
 
 pytestmark = pytest.mark.feature("L15")
 FOLDER = f"{DATABASE}/public/Orders"

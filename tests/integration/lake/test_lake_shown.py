@@ -22,7 +22,8 @@ from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import TableStopped
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.metrics import (
     NEWEST_ROW_LAG_SECONDS,

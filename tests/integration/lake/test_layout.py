@@ -16,9 +16,9 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
-from tidemark.pipeline.sinks.sinks import Lake
 
 pytestmark = pytest.mark.feature("L13")
 

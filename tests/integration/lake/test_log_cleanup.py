@@ -24,11 +24,12 @@ from tidemark.pipeline.delta_log.log_cleanup import (
     LogCleanup,
     keep_hours,
 )
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.sinks.event_record import FOLDER as EVENTS
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_upkeep import compact
+from tidemark.pipeline.sinks.lake import Lake
+from tidemark.pipeline.sinks.log.event_record import FOLDER as EVENTS
 
 NAME = "table"
 ROWS = pa.table({"id": pa.array([1, 2, 3])})
@@ -258,12 +259,12 @@ def test_a_table_of_an_earlier_version_gets_the_properties_that_keep_its_checkpo
     table = LakeTable(uri, "app")
     for _ in range(3):
         table.overwrite(ROWS, NOTHING)
-    table.compact(keep_hours(KEEP_S))
+    compact(table, keep_hours(KEEP_S))
     configuration = DeltaTable(uri).metadata().configuration
     assert configuration["delta.deletedFileRetentionDuration"] == "interval 1 hours"
     assert configuration["delta.enableExpiredLogCleanup"] == "false"
     version = DeltaTable(uri).version()
-    table.compact(keep_hours(KEEP_S))
+    compact(table, keep_hours(KEEP_S))
     assert LakeTable(uri, "app").version == version  # nothing to do: no commit
 
 

@@ -15,7 +15,7 @@ from tests.support.processes.python_calls import counted_calls
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FEW, MANY = 2, 10

@@ -24,11 +24,11 @@ from tidemark.model.change import ChangeGroup, LogicalMessage, SchemaChange, Sch
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import FaultKind
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed
-from tidemark.pipeline.landing import slices as table_slices
-from tidemark.pipeline.sinks import targets
-from tidemark.pipeline.sinks.slow_writes import SLOW_BATCHES
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
+from tidemark.pipeline.landing.behind import slices as table_slices
+from tidemark.pipeline.sinks.targets import targets
+from tidemark.pipeline.sinks.targets.slow_writes import SLOW_BATCHES
 
 SEED = 5
 FED_BETWEEN_CRASHES = 6

@@ -33,7 +33,8 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import OPEN_END, Fault, LakeEntry, LogBreak
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.runtime.plugins.plugins import load_plugins
 from tidemark.wal.segments import segment_name

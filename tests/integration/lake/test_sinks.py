@@ -27,12 +27,13 @@ from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeInUse, LakeLock
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import LakeOfAnother, Positions, TableState
-from tidemark.pipeline.lake.table_errors import TableFenced
+from tidemark.pipeline.lake.positions.positions import LakeOfAnother, Positions
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_errors import TableFenced
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
-from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/public/Orders"

@@ -12,8 +12,8 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.applied import read_applied
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions.positions import FOLDER as FOLDER_OF_POSITIONS
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/public/Orders"

@@ -9,8 +9,8 @@ from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, column
 from tidemark.model.relation import PARTITIONED, TABLEOID_NUMBER
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.sinks.lake import Lake
 
 FOLDER = f"{DATABASE}/public/Orders"
 LEAF = 20100

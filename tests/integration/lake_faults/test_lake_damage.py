@@ -15,8 +15,8 @@ from tests.support.lakes.maintained import maintain
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
 
 Damage = Callable[[Path], None]
 

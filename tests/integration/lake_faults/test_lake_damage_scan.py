@@ -1,9 +1,6 @@
 """The search for damage: its criteria, the files that it reads, and its reaction to a stop."""
 
-import os
-import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,31 +15,19 @@ from tests.integration.lake.test_lake_quiet import SecondTable
 from tests.integration.lake_faults.test_lake_damage import cut, data_files, garble
 from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
+from tests.support.processes.descriptors import no_descriptors
 from tidemark.model.lsn import Oid
 from tidemark.pipeline.delta_log import commits, damage
 from tidemark.pipeline.delta_log.commits import changed_columns
 from tidemark.pipeline.delta_log.damage import BATCH_ROWS, ScanStopped, damage_of
-from tidemark.pipeline.lake import lake_table
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables import table_opening
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
+from tidemark.pipeline.sinks.lake import Lake
 
 CELL_BYTES = 1 << 10
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let every open fail with EMFILE."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.open("/", os.O_RDONLY)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.feature("L01")
@@ -170,7 +155,7 @@ def test_a_host_error_in_a_message_of_delta_rs_is_no_divergence(
     def refuse(_uri: str, *_options: object) -> DeltaTable:
         raise DeltaError("Generic LocalFileSystem error: Too many open files (os error 24)")
 
-    for module in (lake_table, commits):
+    for module in (table_opening, commits):
         monkeypatch.setattr(module, "open_delta", refuse)
     with pytest.raises(LakeFailed):
         LakeTable(fed.path("replica"), "app", recorded)

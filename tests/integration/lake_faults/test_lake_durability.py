@@ -14,11 +14,12 @@ from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
 from tidemark.pipeline.delta_log.log_cleanup import LAST_CHECKPOINT
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake import kept_tables, positions
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks import sinks
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions import positions
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables import kept_tables
+from tidemark.pipeline.sinks import batch_writes
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/public/Orders"
@@ -27,7 +28,7 @@ FOLDER = f"{DATABASE}/public/Orders"
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TARGETS_AT_ONCE", "SMALL_TARGETS_AT_ONCE"):
-        monkeypatch.setattr(sinks, name, 1)  # nothing changes while the rest of a disk is copied
+        monkeypatch.setattr(batch_writes, name, 1)  # nothing changes while the rest of a disk is copied
 
 
 def opened(root: Path) -> Lake:

@@ -7,9 +7,9 @@ import pytest
 from tests.integration.lake.test_lake_changes import FOLDER, ROWS, ScriptedLake
 from tests.support.lakes.lakes import log_rows, replica_rows
 from tests.support.servers.small_disk import BLOCK_BYTES, needs_mount, small_disk
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.table_errors import LakeFull
-from tidemark.pipeline.sinks import sinks
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.table_errors import LakeFull
+from tidemark.pipeline.sinks import batch_writes
 
 pytestmark = needs_mount
 DISK_BYTES = 4 << 20
@@ -29,7 +29,7 @@ def test_a_disk_that_is_full_at_any_write_is_reported_as_full_and_the_batch_is_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TARGETS_AT_ONCE", "SMALL_TARGETS_AT_ONCE"):
-        monkeypatch.setattr(sinks, name, 1)  # one after the other: the disk is full for one at a time
+        monkeypatch.setattr(batch_writes, name, 1)  # one after the other: the disk is full for one at a time
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         fed, full = ScriptedLake(disk.root / "lake"), set[str]()
         for blocks in range(BLOCKS_MAX):

@@ -18,7 +18,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
 from tidemark.pipeline.lake import lake_lock
 from tidemark.pipeline.lake.lake_lock import FILE, HOLDER, LakeInUse, LakeLock, this_pipeline
-from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
 from tidemark.pipeline.landing.lake_epoch import hold_lake
 from tidemark.wire.capture_facts import CaptureFacts
 

@@ -28,7 +28,7 @@ from tidemark.io.host.failpoints import arm
 from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import INVALID_OID, Lsn, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.sinks.lake_batch import LakeBatch
 
 

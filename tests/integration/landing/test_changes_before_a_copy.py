@@ -233,6 +233,7 @@ def test_a_table_to_be_copied_later_that_cannot_be_read_is_refused_at_the_start(
         assert [event["event"] for event in sidecar.events()].count("first copy planned") == 1
         cluster.sql(f"GRANT SELECT ON other TO {role}", database)
         sidecar.start()
+        sidecar.wait_for_event("first copy planned", later=1)
         sidecar.wait_until(lambda: not has_open_copies(sidecar), "the copy that waits for the stream")
         check(sidecar, tmp_path / "lake")
         assert replica_of(tmp_path / "lake", "other") == rows_at_source(cluster, database, "other")

@@ -14,7 +14,7 @@ from tests.support.processes.captures import Sidecar, initialised
 from tests.support.servers.outbox_server import outbox_server, token_file
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.mode import Stage
-from tidemark.pipeline.source.query_table import ChangesMissing
+from tidemark.pipeline.source.rows.query_table import ChangesMissing
 
 pytestmark = pytest.mark.feature("L03")
 FILLED = f"{CREATE}; INSERT INTO account SELECT n, 'first' FROM generate_series(1, 30) n"

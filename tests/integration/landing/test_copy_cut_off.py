@@ -20,7 +20,7 @@ from tests.support.servers.postgres import Cluster
 from tests.support.servers.proxies import proxy
 from tidemark.model.change import ChangeBatch
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import EndOfLake
 from tidemark.pipeline.replay.replaying import replay

@@ -32,7 +32,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.source import outbox_range
 from tidemark.pipeline.source.format import OutboxSource
-from tidemark.pipeline.source.query_table import ChangesMissing
+from tidemark.pipeline.source.rows.query_table import ChangesMissing
 from tidemark.wire.state.state_keys import BEGINNING
 from tidemark.wire.state.values import Beginning
 

@@ -22,11 +22,11 @@ from tidemark.pipeline.delta_log.durability import sync_checkpoint
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_locks import TableLocks
 from tidemark.pipeline.landing import maintenance as maintenance_thread
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import (
@@ -37,7 +37,7 @@ from tidemark.pipeline.landing.metrics import (
 )
 from tidemark.pipeline.merge import clustering
 from tidemark.pipeline.merge.clustering import Reclustered
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.table_writes import Upkeep
 
 pytestmark = pytest.mark.feature("L10")

@@ -27,11 +27,12 @@ from tidemark.pipeline.earlier.new_log import new_log
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint
 from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.layout import shape_of
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition
 from tidemark.pipeline.landing import dropped_tables, maintenance
 from tidemark.pipeline.landing.metrics import MAINTENANCE_FAILURES
-from tidemark.pipeline.sinks import event_record
+from tidemark.pipeline.sinks.log import event_record
 from tidemark.pipeline.storage.local_store import LocalStore
 
 pytestmark = pytest.mark.feature("L15")
@@ -403,6 +404,21 @@ def test_events_of_a_removed_table_are_deleted(tmp_path: Path, monkeypatch: pyte
     lake.swap(1)
     events = DeltaTable(str(tmp_path / "_events")).to_pyarrow_table().column("relation").to_pylist()
     assert set(events) == {lake.live.oid, lake.dropped[-1].oid}
+
+
+def test_a_removed_table_that_exists_again_has_no_earlier_events(tmp_path: Path) -> None:
+    """A replay to a moment before the removal would begin with them, and find no row in the new log."""
+    lake = lake_of(tmp_path, 2)
+    (table, other), end = lake.dropped, lake.dropped[-1].lsn
+    Removing(lake).run()
+    lake.lake.apply(batch(lake.create_again(table)))
+    lake.reopen()
+    lake.lake.apply(batch(lake.create_again(table)))
+    events = DeltaTable(str(tmp_path / "_events")).to_pyarrow_table().to_pylist()
+    again = [event for event in events if event["relation"] == table.oid]
+    assert len({event["_commit_lsn"] for event in again}) == 2, "its later events are kept"
+    assert all(event["_commit_lsn"] > end for event in again)
+    assert {event["relation"] for event in events} == {lake.live.oid, table.oid, other.oid}
 
 
 def test_a_lake_without_a_rule_for_dropped_tables_looks_at_none(

@@ -29,7 +29,7 @@ from tidemark.model.relation import Align, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.lake.layout import UnfitRows, lake_columns
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
-from tidemark.pipeline.source.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
+from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.wire.state.state_keys import BEGINNING
 from tidemark.wire.state.values import Beginning

@@ -12,11 +12,12 @@ import pytest
 
 from tests.integration.plugins.test_daemon_plugins import CANARY, MASK, files_with
 from tests.support.plugins.daemons import use_config
-from tests.support.plugins.handlers import HandledRow, begun_file, handled_rows, lines_of
+from tests.support.plugins.handlers import HandledRow, begun_file, handled_rows
 from tests.support.plugins.recording import place_of
 from tests.support.processes.captures import Sidecar, initialised
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.waiting import wait_until
+from tests.support.processes.written_lines import complete_lines
 from tests.support.servers.postgres import Cluster
 from tests.unit.pool.test_worker_processes import is_alive
 from tidemark.io.process.metrics import POOL_CPU
@@ -102,10 +103,10 @@ def test_workers_keep_the_order_of_each_key_and_a_graceful_stop_confirms_what_th
     else:
         assert {row.pid for row in rows} == {daemon}
         assert len({row.thread for row in rows}) == WORKERS
-    assert lines_of(file.with_suffix(".events"))[-1] == f"Truncation {daemon}"
+    assert complete_lines(file.with_suffix(".events"))[-1] == f"Truncation {daemon}"
     assert min(cpu_s(sidecar, worker) for worker in range(1, WORKERS + 1)) > 0
     assert sidecar.stop() == ExitCode.SUCCESS
-    assert len(lines_of(file.with_suffix(".stopped"))) == (WORKERS + 1 if kind == "processes" else 1)
+    assert len(complete_lines(file.with_suffix(".stopped"))) == (WORKERS + 1 if kind == "processes" else 1)
     sidecar.start()
     insert(sidecar, 2, 2, "next")
     sidecar.wait_until(lambda: len(handled_rows(file)) > 1001, "the next row")
@@ -121,10 +122,10 @@ def test_a_worker_process_that_is_killed_is_replaced_and_its_batch_is_handled_ag
     file = configure(sidecar, "processes", gated=True)
     sidecar.start()
     insert(sidecar, 1, 40)
-    sidecar.wait_until(lambda: len({*lines_of(begun_file(file))}) == WORKERS, "a batch for each worker")
+    sidecar.wait_until(lambda: len({*complete_lines(begun_file(file))}) == WORKERS, "a batch for each worker")
     killed, kept = workers_of(sidecar)
     os.kill(killed, signal.SIGKILL)
-    sidecar.wait_until(lambda: len(lines_of(begun_file(file))) > WORKERS, "the retry")
+    sidecar.wait_until(lambda: len(complete_lines(begun_file(file))) > WORKERS, "the retry")
     (file.parent / "gate").touch()
     sidecar.wait_until(lambda: len(handled_rows(file)) >= 40, "the rows")
     assert sorted(row.id for row in handled_rows(file)) == [*range(1, 41)]
@@ -241,8 +242,8 @@ def test_a_handler_gets_records_of_a_serializer(sidecar: Sidecar, kind: str) -> 
     )
     sidecar.start()
     insert(sidecar, 1, 2)
-    sidecar.wait_until(lambda: len(lines_of(file)) == 2, "the records")
-    assert [json.loads(line)["email"] for line in lines_of(file)] == ["masked", "masked"]
+    sidecar.wait_until(lambda: len(complete_lines(file)) == 2, "the records")
+    assert [json.loads(line)["email"] for line in complete_lines(file)] == ["masked", "masked"]
 
 
 def test_an_error_of_a_transform_is_retried_in_the_pool_and_ends_the_daemon_without_a_value(sidecar: Sidecar) -> None:

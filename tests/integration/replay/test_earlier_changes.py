@@ -30,7 +30,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.earlier.earlier_changes import UNFINISHED
 from tidemark.pipeline.lake.lake_lock import LakeLock
 from tidemark.pipeline.lake.report import OpenedLake
-from tidemark.pipeline.lake.table_properties import SOURCE
+from tidemark.pipeline.lake.tables.table_properties import SOURCE
 from tidemark.pipeline.replay.moment import LsnMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused
 from tidemark.pipeline.replay.replaying import replay

@@ -12,12 +12,12 @@ from tests.support.processes.watched_folders import WatchedFolders
 from tidemark.model.change import ChangeBatch, CopyBoundary
 from tidemark.model.position import Position
 from tidemark.pipeline.earlier.earlier_changes import EarlierChanges
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.log_order import PLACE, ranges_of
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.replay.log_rows import LogRows
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered, bounds_of, last_position
 
 FILES = 20

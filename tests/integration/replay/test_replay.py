@@ -18,17 +18,18 @@ from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.folders import table_app
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.report import OpenedLake
-from tidemark.pipeline.lake.table_properties import EXPIRED
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_properties import EXPIRED
+from tidemark.pipeline.lake.tables.table_upkeep import record_property
 from tidemark.pipeline.replay.moment import LsnMoment, Moment, TimeMoment
 from tidemark.pipeline.replay.refusal import ReplayRefused, TargetExists
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import FolderTarget
-from tidemark.pipeline.sinks import event_record
-from tidemark.pipeline.sinks.changelog import expire_rows
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
+from tidemark.pipeline.sinks.log import event_record
+from tidemark.pipeline.sinks.log.changelog import expire_rows
 
 KEYS = st.integers(0, 5)
 STEPS = st.one_of(
@@ -199,7 +200,7 @@ def test_events_of_deleted_rows_are_deleted_unless_a_later_replay_needs_them(
     before = recorded(tmp_path)
     log = LakeTable(f"{tmp_path}/{folder}/log", table_app(CAPTURE, (DATABASE, RELATION), "log"))
     third = [lsn for lsn, kind, _ in before if kind == "truncation"][-1]
-    log.record_property(EXPIRED, str(third - 1))
+    record_property(log, EXPIRED, str(third - 1))
     lake.refresh()
     shown = replayed(tmp_path, moment, tmp_path / "shown")
     table.commit()

@@ -23,7 +23,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.report import NoLake, OpenedLake
 from tidemark.pipeline.replay.refusal import LakeUnreadable, ReplayRefused
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 pytestmark = pytest.mark.feature("N17")
 LOG_EXCLUDED = LakeConfig((LakeTableConfig("Order*", write=Written.REPLICA),))

@@ -12,6 +12,7 @@ from tests.integration.replay.test_replay import copied_table, new_lake, replaye
 from tests.support.lakes.lakes import batch
 from tests.support.lakes.scripted_table import ScriptedTable
 from tests.support.processes.cdcctl import cdcctl, command, environment
+from tests.support.processes.ending import ended
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.small_disk import needs_mount, read_only, small_disk
 from tidemark.io.host.file_locks import lock_file
@@ -133,9 +134,9 @@ def test_a_terminated_command_ends_its_program_and_leaves_nothing(
     root, lsn = long_lake
     arguments = ("replay", "--lake", root, "--table", "Orders", "--at", at(lsn))
     to = tmp_path / "results" / "to"
-    with subprocess.Popen(
-        command(*arguments, "--to", to), env=environment(), stderr=subprocess.PIPE, start_new_session=True
-    ) as process:
+    words = command(*arguments, "--to", to)
+    started = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, start_new_session=True)
+    with ended(started) as process:
         log = to.parent / ".to.unfinished" / "replica" / "_delta_log"
         wait_until(lambda: log.exists() and len(list(log.glob("*.json"))) > 1, "some commits of the result")
         if number is signal.SIGINT:

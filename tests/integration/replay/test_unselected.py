@@ -20,7 +20,7 @@ from tidemark.model.change import GroupItem, SchemaEvent
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.pipeline.lake.faults import NOT_SELECTED
-from tidemark.pipeline.lake.positions import TablePosition
+from tidemark.pipeline.lake.positions.table_position import TablePosition
 from tidemark.pipeline.lake.report import OpenedLake
 from tidemark.pipeline.replay.moment import EndOfLake, LsnMoment, Moment
 from tidemark.pipeline.replay.refusal import ReplayRefused

@@ -23,15 +23,15 @@ from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.faults import FaultKind
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.lake.report import OpenedLake, checked, listed
-from tidemark.pipeline.landing import slices
-from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
+from tidemark.pipeline.landing.behind import slices
+from tidemark.pipeline.landing.behind.deferred_replicas import DeferredReplicas
 from tidemark.pipeline.landing.table_overview import faults_of
-from tidemark.pipeline.sinks import targets
-from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.targets import targets
+from tidemark.pipeline.sinks.targets.merge_intervals import MergeIntervals
 
 pytestmark = pytest.mark.feature("L15")
 DAILY = LakeConfig((LakeTableConfig("table*", merge_interval_s=86_400),))

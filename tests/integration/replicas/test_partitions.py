@@ -18,11 +18,11 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, a
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.lake.report import reading_lines
 from tidemark.pipeline.landing.table_overview import faults_of
-from tidemark.pipeline.sinks import targets
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
+from tidemark.pipeline.sinks.targets import targets
 
 pytestmark = pytest.mark.feature("L15")
 FOLDER = f"{DATABASE}/public/Orders"

@@ -18,10 +18,11 @@ from tidemark.io.host.failpoints import arm
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.landing.table_overview import faults_of
-from tidemark.pipeline.sinks import table_writes, targets
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks import table_writes
+from tidemark.pipeline.sinks.lake import Lake
+from tidemark.pipeline.sinks.targets import targets
 
 pytestmark = pytest.mark.feature("L15")
 FOLDER = f"{DATABASE}/public/Orders"

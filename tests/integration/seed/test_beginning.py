@@ -13,7 +13,8 @@ from tidemark.io.node.node import Blocker
 from tidemark.io.process.config import SeedConfig
 from tidemark.io.state.state import StateStore
 from tidemark.runtime.seed.initialise import initialise
-from tidemark.runtime.seed.seeding import OlderTransactions, SilentObserver
+from tidemark.runtime.seed.older_transactions import OlderTransactions
+from tidemark.runtime.seed.seed_observer import SilentObserver
 
 DEADLINE_S = 120.0
 

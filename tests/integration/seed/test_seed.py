@@ -25,15 +25,9 @@ from tidemark.io.node.node import Blocker, Node, RoleLacksReplication
 from tidemark.io.node.node_errors import NoHbaLine, WalRemoved
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.seed.seeding import (
-    ATTEMPTS_MAX,
-    REMOVED_ATTEMPTS_MAX,
-    OlderTransactions,
-    Seed,
-    SilentObserver,
-    read_seed,
-    wait_for_start,
-)
+from tidemark.runtime.seed.older_transactions import OlderTransactions
+from tidemark.runtime.seed.seed_observer import SilentObserver
+from tidemark.runtime.seed.seeding import ATTEMPTS_MAX, REMOVED_ATTEMPTS_MAX, Seed, read_seed, wait_for_start
 
 DEADLINE_S = 120
 UNREAD_BYTES = 6 << 20

@@ -40,6 +40,7 @@ from tidemark.wire.state.values import Identity
 PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")
 CONFIRM_S = "0.1"
+ORIGINAL = "o"  # short, since the path of a socket has a bound
 RequestsT = TypeVar("RequestsT", bound=NodeRequests)
 RIVAL = Incarnation("z")
 DEADLINE_S = 60.0
@@ -48,7 +49,7 @@ DEADLINE_S = 60.0
 @pytest.fixture
 def original(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", database)
-    with running(cluster, database, tmp_path / "original", TIDEMARK_MARKERS__CONFIRM_S=CONFIRM_S) as started:
+    with running(cluster, database, tmp_path / ORIGINAL, TIDEMARK_MARKERS__CONFIRM_S=CONFIRM_S) as started:
         yield started
 
 

@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.processes.descriptors import no_descriptors
 from tidemark.io.host.clock import boot_id, own_start_ticks, process_start_ticks
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import describe_error
@@ -340,13 +340,9 @@ def test_a_process_without_descriptors_looks_for_clients_now_and_then_and_not_wi
     with ExitStack() as stack:
         stack.callback(served.close)
         client = stack.enter_context(socket.socket(socket.AF_UNIX))
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no new ones; open ones remain usable
-        try:
+        with no_descriptors():
             client.connect(str(path))
             assert selector.asked_more.wait(60)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert selector.ready == 1
         selector.refuses_listener = is_refused
         clock.now_s = EXHAUSTED_PAUSE_S

@@ -558,7 +558,7 @@ def test_disk_space_is_reserved_and_the_bound_itself_may_be_reached(
     for more, fits in ((-1, False), (0, True)):
         bounded = replace(identity, outbox_bytes_max=identity.outbox_bytes_max + more)
         with store.environment.write() as written:
-            transaction = StateTransaction(store.environment, written, store.scope, bounded, {})
+            transaction = StateTransaction(store.environment, written, store.scope, bounded)
             if fits:
                 assert transaction.deliver(wanted).sequence == 4
             else:

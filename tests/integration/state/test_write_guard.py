@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.stopped_writer import StoppedWriter
+from tests.support.processes.ending import ended
 from tidemark.io.host import failpoints
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.host.log_output import configure_logs, get_log
@@ -132,7 +133,8 @@ def test_a_process_that_waits_for_a_stuck_writer_does_not_count_as_hung(environm
     seen: set[Condition] = set()
     with StoppedWriter(folder) as stuck, WriteGuard(environment, watchdog_s=watchdog_s, log=get_log("test")):
         command = [sys.executable, "-c", WAITING, str(folder.root)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as waiting:
+        pipes = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        with ended(pipes) as waiting:
             assert waiting.stdout is not None
             assert waiting.stdout.readline() == "waits\n"
             through = threading.Thread(target=waiting.stdout.readline)

@@ -22,5 +22,7 @@ def stored(server: FaultyStore) -> Iterator[StoredLake]:
     """A lake that does not exist yet."""
     server.fault, bucket = forwarded, f"bucket-{next(NUMBERS)}"  # moto lists all objects of a bucket
     server.create_bucket(bucket)
-    yield StoredLake(server, f"s3://{bucket}/lake")
+    lake = StoredLake(server, f"s3://{bucket}/lake")
+    yield lake
     server.fault = forwarded
+    lake.running.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.given_up_lake import PRESENT, GivenUpLake, record_given_up_tables
+from tests.support.lakes.given_up_lake import GivenUpLake, record_given_up_tables
 from tests.support.lakes.lake_contents import log_of, replica_of
 from tests.support.lakes.late_lake import Captured, record_late_tables
 from tests.support.lakes.stored_lake import StoredLake
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.feature("L07")
 LOCK = "_pipeline.lock"
 ADD_KILLS = ("earlier-marked", "earlier-written", "earlier-committed")
 RESUME_KILLS = ("log-appended", "replica-changed:2", "table-caught-up")
+RESUMED = ("keyed", "keyless", "parts")
 SECRET = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
 
 
@@ -92,12 +93,12 @@ def test_given_up_tables_of_a_lake_in_a_store_get_their_changes_also_after_kills
     for point in RESUME_KILLS:
         killed = without_secret(given_up.resume(stored.root, "public.keyed", TIDEMARK_FAILPOINT=point, **environment))
         assert killed.code == 128 + signal.SIGKILL, (point, killed.err)
-    names = [f"public.{table}" for table in PRESENT]
+    names = [f"public.{table}" for table in RESUMED]
     report = json.loads(without_secret(succeeded(given_up.resume(stored.root, *names, "--json", **environment))).out)
     assert list(report) == names
     found = downloaded(stored, tmp_path / "lake")
     given_up.land_rest(found)
-    for table in PRESENT:
+    for table in RESUMED:
         assert log_of(found, table) == log_of(given_up.always, table)
         assert replica_of(found, table) == given_up.rows[table]
 

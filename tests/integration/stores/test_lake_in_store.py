@@ -24,8 +24,8 @@ from tidemark.model.lsn import format_lsn
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.folders import table_app
-from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions.table_position import TableState
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.landing import lake_reports
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.replay import program

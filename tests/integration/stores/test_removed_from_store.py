@@ -13,7 +13,7 @@ from tests.support.servers.object_store import Answer, Forward, StoreRequest, fo
 from tidemark.io.host.failpoints import arm
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.lake_lock import LakeInUse
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions.positions import Positions
 from tidemark.pipeline.landing import dropped_tables
 from tidemark.pipeline.landing.folder_removal import remove_tables
 from tidemark.pipeline.landing.lake_epoch import LakeTaken, hold_lake

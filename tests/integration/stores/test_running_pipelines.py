@@ -24,7 +24,7 @@ LONG_S = 1e6
 
 def holding(stored: StoredLake, host: str, *, alone: bool = False, keys: tuple[str, ...] = ()) -> LakeHold:
     facts = CaptureFacts(host, "/state", keys, awaits_promotion=False)
-    return hold_lake(stored.root, IDENTITY, facts, "spark", alone=alone)
+    return stored.running.enter_context(hold_lake(stored.root, IDENTITY, facts, "spark", alone=alone))
 
 
 @pytest.fixture

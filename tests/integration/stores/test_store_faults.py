@@ -36,12 +36,12 @@ from tidemark.model.lsn import SystemIdentifier
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.lake.lake_lock import LakeInUse
-from tidemark.pipeline.lake.positions import LakeOfAnother
-from tidemark.pipeline.lake.table_errors import TableFenced
+from tidemark.pipeline.lake.positions.positions import LakeOfAnother
+from tidemark.pipeline.lake.tables.table_errors import TableFenced
 from tidemark.pipeline.landing import lake_epoch
 from tidemark.pipeline.landing.lake_epoch import LakeEpoch, LakeTaken
 from tidemark.pipeline.landing.settings_check import BadTableSettings, check_settings
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.storage.outage_wait import AGAIN_S, CONTINUES, FIRST_S, MAX_S, when_available
 from tidemark.pipeline.storage.store_errors import BadStore, StoreUnavailable
 from tidemark.pipeline.storage.store_wait import StoreWait
@@ -193,7 +193,7 @@ def test_a_commit_of_which_nothing_can_be_asked_any_more_is_found_when_the_store
 
 
 def take(stored: StoredLake, state: Path, keys: tuple[str, ...] = ()) -> LakeEpoch:
-    return LakeEpoch.take(stored.root, IDENTITY, state, "spark", keys)
+    return stored.running.enter_context(LakeEpoch.take(stored.root, IDENTITY, state, "spark", keys))
 
 
 @pytest.mark.feature("L07")
@@ -220,11 +220,11 @@ def test_the_younger_of_two_pipelines_wins_and_the_older_ends_with_its_name(stor
 def test_a_pipeline_whose_epoch_comes_late_takes_a_later_one(
     stored: StoredLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = [LakeEpoch.take(stored.root, IDENTITY, tmp_path / name, "spark", {"key"}) for name in "bc"]
+    others = [take(stored, tmp_path / name, ("key",)) for name in "bc"]
     listed = [(0, None)]  # before the others: their objects came while the request for the first epoch was on its way
     newest_holder = lake_epoch.newest_holder
     monkeypatch.setattr(lake_epoch, "newest_holder", lambda root: listed.pop() if listed else newest_holder(root))
-    late = LakeEpoch.take(stored.root, IDENTITY, tmp_path / "a", "spark", set())
+    late = take(stored, tmp_path / "a")
     assert not listed
     late.check()
     for other in others:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.forged_records import block_of
 from tests.support.forged.wal import SEGMENT, SYSTEM, WalWriter, body, record
 from tests.unit.decoder.test_small_transactions import lines_outside_kernels
@@ -66,7 +67,7 @@ def clocks(draw: st.DrawFn) -> list[CommitTime]:
     return [CommitTime(time) for time in times]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(clocks(), st.data())
 def test_decoding_begins_before_all_that_commits_in_the_range_and_ends_behind_it(
     times: list[CommitTime], data: st.DataObject
@@ -134,7 +135,7 @@ def test_all_ends_of_transactions_are_found_with_their_times(tmp_path: Path) -> 
     assert [block.end(number) for block in blocks for number in range(len(block))] == ends
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(clocks(), st.integers(0, 3 * CLOCK_BACK_S * SECOND))
 def test_the_first_end_far_behind_the_latest_is_the_same_as_end_by_end(times: list[CommitTime], behind_us: int) -> None:
     with tempfile.TemporaryDirectory() as made:

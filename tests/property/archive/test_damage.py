@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.model.errors import CorruptWal
@@ -97,7 +98,7 @@ DAMAGES: dict[str, st.SearchStrategy[Callable[[bytes, bytes], bytes]]] = {
 
 @pytest.mark.feature("I32")
 @pytest.mark.parametrize("kind", DAMAGES)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_damage_is_named_by_lsn_and_file_or_makes_no_difference(kind: str, data: st.DataObject) -> None:
     segments, lsns = sound()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.byte_targets.small_base import CORPUS
 from tests.support.forged.byte_targets.table import TARGETS, corpus
 
@@ -45,7 +46,7 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_damage_to_sound_input_is_named_or_makes_no_difference(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]

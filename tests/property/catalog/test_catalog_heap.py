@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tests.support.forged.catalog_rows import enum_row, heap
 from tidemark.decode.catalog.heap import CatalogSnapshot, make_tid
 from tidemark.decode.catalog.layout import PG_ENUM
@@ -130,5 +131,5 @@ class CatalogHeapBesideAModel(RuleBasedStateMachine):
         assert self.heap.rows.keys() == alive
 
 
-CatalogHeapBesideAModel.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
+CatalogHeapBesideAModel.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40)
 test_a_catalog_heap_shows_every_transaction_what_it_may_see = CatalogHeapBesideAModel.TestCase

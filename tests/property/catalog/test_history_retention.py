@@ -13,6 +13,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.byte_targets.small_base import BASE
 from tidemark.decode.catalog.history import load_base
 from tidemark.io.archive.trimming import history_horizon_lsn
@@ -96,7 +97,7 @@ def every_second_inner(bases: Sequence[BaseEntry]) -> Sequence[BaseEntry]:
     return bases[1:-1:2]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.tuples(st.integers(100, 4000), st.sampled_from([0.0, 0.5, 1.0])), min_size=20, max_size=60),
     st.sampled_from([0, 15_000]),

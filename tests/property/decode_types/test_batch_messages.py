@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.property.decode_types.test_columns_equal_values import tables
+from tests.support.examples import examples
 from tests.support.forged import tuple_forms as forms
 from tests.support.forged.spans import add, inserts
 from tests.support.oracles import slow_batches
@@ -66,7 +67,7 @@ def litter(byte_count: int) -> None:
         memoryview(pa.allocate_buffer(byte_count + 7 & ~7)).cast("B")[:] = b"\xa5" * (byte_count + 7 & ~7)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tables())
 def test_both_builds_make_the_same_message_whatever_was_in_memory(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
@@ -77,7 +78,7 @@ def test_both_builds_make_the_same_message_whatever_was_in_memory(table: tuple[R
     assert message_of(made(slow_batches.batches.BatchBuilder, relation, tuples)) == first
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tables())
 def test_a_batch_in_reused_memory_is_the_same_message_in_both_builds(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
@@ -104,7 +105,7 @@ def test_rows_of_plain_values_are_built_in_one_call(monkeypatch: pytest.MonkeyPa
     assert batch.rows.column("_after").to_pylist() == [{"c1": 7, "c2": "seven"}] * 5
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tables())
 def test_a_batch_is_what_pyarrow_makes_of_its_values(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
@@ -182,7 +183,7 @@ def test_columns_of_zeros_are_stored_once_and_others_apart(
             assert (rows.column("_before").buffers()[0].address == zeros) == (not before)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(tables())
 def test_the_form_of_a_message_goes_by_nodes_and_buffers_alone(table: tuple[Relation, list[bytes]]) -> None:
     plan = ColumnPlan([column_codec(column) for column in table[0].live_columns])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged import tuple_forms as forms
 from tests.support.forged.spans import add, inserts
 from tests.support.oracles.twins import interpreted
@@ -127,7 +128,7 @@ def arrow_value(column: Column, value: Datum) -> ArrowValue:
     return column_codec(column).arrow_value(value) if isinstance(value, bytes) else None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(tables())
 def test_columns_equal_values(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
@@ -179,7 +180,7 @@ FIXED_KERNELS = [("build_16", "H", ()), ("build_32", "I", ()), ("build_64", "Q",
                  ("build_clamped_64", "Q", (2**62, 2**63 + 10**15, 946_684_800_000_000))]  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.binary(min_size=8, max_size=120),
     st.lists(st.tuples(st.integers(-3, 90), st.integers(0, 60)), min_size=1, max_size=12),
@@ -228,7 +229,7 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
     assert results[0] == results[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(tables(), st.data())
 def test_both_builds_locate_the_same_in_damaged_tuples(
     table: tuple[Relation, list[bytes]], data: st.DataObject
@@ -266,7 +267,7 @@ def test_both_builds_locate_the_same_in_damaged_tuples(
                     deform(packed, layout)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(tables(), st.data())
 def test_damaged_tuples_result_in_a_valid_batch_or_in_corrupt_wal(
     table: tuple[Relation, list[bytes]], data: st.DataObject
@@ -291,7 +292,7 @@ EVERY_TYPE = [*((described, typmod) for described, typmod, _ in POOL), *((other,
 COUNTS_AND_LENGTHS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4, 8, 12, 16, 128, 255]), max_size=80).map(bytes)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 @given(st.sampled_from(EVERY_TYPE), st.binary(max_size=60) | COUNTS_AND_LENGTHS)
 def test_a_codec_returns_text_for_any_bytes_or_reports_corrupt_wal(
     one: tuple[TypeDescription, int], payload: bytes

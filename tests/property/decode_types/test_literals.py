@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.decode_types.test_columns_equal_values import I4, I8, NUMERICS, POOL, TEXTS, tables
+from tests.support.examples import examples
 from tests.support.forged import tuple_forms as forms
 from tests.support.oracles.plugin_lines import PluginLines
 from tests.support.oracles.twins import interpreted
@@ -19,9 +20,9 @@ from tests.support.oracles.value_lines import MAJOR, ChangedRow, value_line
 from tidemark.decode.render import column_texts, datum_text, literals, value_text
 from tidemark.decode.render import test_decoding as renderer
 from tidemark.decode.render.json_columns import powers
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
-from tidemark.decode.transactions.itemlog import ItemLog
-from tidemark.decode.transactions.rowlog import RelationVersions, RowLog
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.itemlog import ItemLog
+from tidemark.decode.transactions.reorder_buffer.rowlog import RelationVersions, RowLog
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import TransactionEnd
 from tidemark.model.errors import CorruptWal, InternalError
@@ -111,7 +112,7 @@ def changed(tuples: Sequence[bytes]) -> list[ChangedRow]:
     return rows
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(tables())
 def test_lines_are_those_that_are_made_value_by_value(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
@@ -185,7 +186,7 @@ def test_damage_in_a_dropped_column_is_not_read() -> None:
     assert printed(dropped, rows) == [value_line(dropped, row) for row in rows]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(tables(), st.data())
 def test_damaged_tuples_result_in_lines_or_in_corrupt_wal(
     table: tuple[Relation, list[bytes]], data: st.DataObject
@@ -219,7 +220,7 @@ WAYS = {
 }
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(list(WAYS)), st.data(), st.integers(0, 200))
 def test_both_builds_write_the_same_and_stop_at_the_same_row(
     form: datum_text.TextForm, data: st.DataObject, space: int
@@ -254,7 +255,7 @@ def test_both_builds_write_the_same_and_stop_at_the_same_row(
     assert found[0] == found[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(BOUNDARIES | st.binary(min_size=8, max_size=8), min_size=1, max_size=20))
 def test_floats_are_printed_as_by_their_codecs(payloads: list[bytes]) -> None:
     relation = forms.relation_of(forms.FLOAT8, forms.FLOAT4)

@@ -13,7 +13,7 @@ from tidemark.decode.groups.transaction_counts import TableCounts
 from tidemark.decode.render.bounds import BEGIN, END, BoundForm, JsonBounds, SmallEnds
 from tidemark.decode.render.debezium import DebeziumBounds
 from tidemark.decode.render.placed_lines import Lines, LineWriter
-from tidemark.decode.transactions.committed_run import SmallTransactions
+from tidemark.decode.transactions.reorder_buffer.committed_run import SmallTransactions
 from tidemark.model.lsn import Oid, TimelineId
 
 FORMS: dict[str, BoundForm] = {"jsonl": JsonBounds({Oid(5): 'a "base"'}), "debezium": DebeziumBounds()}

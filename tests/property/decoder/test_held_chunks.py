@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.forged_records import external, packed_chunk
 from tests.support.forged.tuple_forms import BOOL, INT2, INT8, TEXT, UNKNOWN, column, form_tuple, plain, short
 from tests.support.oracles.twins import interpreted
@@ -152,7 +153,7 @@ def placed(block: Sequence[ChunkStep]) -> tuple[bytes, list[int]]:
 
 
 @given(streams())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_every_row_is_joined_with_its_values_wherever_blocks_are_cut(steps: list[ChunkStep]) -> None:
     chunks, model = slow_chunks.HeldChunks(), HeldModel()
     for number, step in enumerate(steps):
@@ -187,7 +188,7 @@ def test_every_row_is_joined_with_its_values_wherever_blocks_are_cut(steps: list
 
 
 @given(streams(), st.sampled_from([FIRST_XID, FIRST_XID + 1, FIRST_XID + 2]))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_chunks_of_a_transaction_are_forgotten_and_no_others(steps: list[ChunkStep], xid: int) -> None:
     chunks, model = slow_chunks.HeldChunks(), HeldModel()
     block = [step for step in steps if step.value is not None]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.forged_records import Wal, packed_row, reported
 from tests.support.forged.groups import relation
 from tests.support.forged.memory_spill import MemorySpill
@@ -86,7 +87,7 @@ def play(stream: Wal, steps: Sequence[str]) -> list[int]:
 
 @given(STEPS)
 @example(SILENT)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_transaction_contains_the_rows_of_the_savepoints_that_were_not_rolled_back(steps: list[str]) -> None:
     stream = Wal(relation())
     expected = play(stream, steps)
@@ -96,7 +97,7 @@ def test_a_transaction_contains_the_rows_of_the_savepoints_that_were_not_rolled_
 
 @given(STEPS)
 @example(SILENT)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_spilling_changes_nothing_and_leaves_nothing(steps: list[str]) -> None:
     spill = MemorySpill()
     stream = Wal(relation(), memory_bytes=1, spill=spill)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.forged_records import Wal, block_of, external, packed_chunk, reported
 from tests.support.forged.forged_sessions import (
     ACCOUNT,
@@ -31,8 +32,8 @@ from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.transactions import extract, file_versions, pending_rows, xid_states
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.file_versions import FIRST_VERSION, HAS_CHUNKS, NO_ROWS
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, RowRun
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
@@ -95,7 +96,7 @@ def check_restarts(committed: list[CommittedTransaction]) -> None:
 
 
 @given(STEPS | DDL_STEPS, st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_blocks_yield_the_same_as_records_wherever_they_are_cut(
     steps: list[tuple[str, int]], data: st.DataObject
 ) -> None:
@@ -148,7 +149,7 @@ def test_one_block_yields_the_same_as_records(steps: list[tuple[str, int]], rows
 
 
 @given(STEPS, st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_records_omitted_from_blocks_have_no_effect(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     by_record = played(steps)
     raws = by_record.raws
@@ -274,7 +275,7 @@ def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> Non
 
 
 @given(STEPS, st.sets(st.sampled_from([ACCOUNT, LEDGER, TOAST])), st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     steps: list[tuple[str, int]], files: set[int], data: st.DataObject
 ) -> None:
@@ -307,7 +308,7 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
 
 
 @given(STEPS, st.data())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_twins_hold_the_same_rows_of_catalogs(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     raws = played(steps).raws
     block = block_of(raws)
@@ -323,7 +324,7 @@ def test_twins_hold_the_same_rows_of_catalogs(steps: list[tuple[str, int]], data
 
 
 @given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_twins_keep_the_same_table_of_relations(values: dict[int, int]) -> None:
     tables = [lookup.IntegerMap(), slow_lookup.IntegerMap()]
     for table in tables:
@@ -359,7 +360,7 @@ def entries_of(rows: list[tuple[int, bytes | None, bytes | None]]) -> bytes:
 
 
 @given(ROWS, st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_twins_arrange_the_same_columns(
     rows: list[tuple[int, bytes | None, bytes | None]], data: st.DataObject
 ) -> None:
@@ -374,7 +375,7 @@ def test_twins_arrange_the_same_columns(
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4), st.sets(st.integers(0, 2)))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_twins_sort_group_after_group_into_the_same_columns(
     groups: list[list[tuple[int, bytes | None, bytes | None]]], left_out: set[int]
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.engine.dispatch import Dispatch, Dispatched
+from tidemark.engine.pool.dispatch import Dispatch, Dispatched
 
 LANES = st.none() | st.integers(0, 3)
 UNITS = st.lists(st.lists(LANES, max_size=5), max_size=12)

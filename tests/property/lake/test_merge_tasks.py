@@ -21,15 +21,15 @@ from tidemark.model.position import Sequence
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.deletion_marks import DELETED, MARKS, not_deleted
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns, position_of, replica_schema, shape_of
 from tidemark.pipeline.lake.row_identity import row_identity
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge import data_files, merge_tasks
 from tidemark.pipeline.merge.compaction import changed_keys
 from tidemark.pipeline.merge.merge_tasks import divided_merge
 from tidemark.pipeline.merge.merging import append_rows
 from tidemark.pipeline.merge.touched_files import KeyedFiles, keyed_files
-from tidemark.pipeline.sinks.packed_runs import PackedRuns
+from tidemark.pipeline.sinks.executors.packed_runs import PackedRuns
 from tidemark.pipeline.sinks.steps import PackedRun
 
 APP = "tidemark:test:replica"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge import clustering, data_files
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.compaction import Compacted, RowKey

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import LakeColumn
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge import clustering, data_files
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.merging import append_rows, merge_whole_rows

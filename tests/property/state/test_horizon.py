@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged import groups
 from tests.support.workloads.feeder import make_state
 from tidemark.io.readers.outbox import OutboxReader
@@ -105,7 +106,7 @@ def required_applied(marks: StateMarks) -> Sequence | None:
         ("apply", "", 0),
     ]
 )
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=examples(EXAMPLES))
 def test_the_horizon_never_moves_back_and_passes_no_required_reader(taken: list[Step]) -> None:
     with stepped() as state:
         before = state.store.marks()

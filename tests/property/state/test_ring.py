@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tidemark.engine.ring import RING_BYTES_MIN, SMALL_PUTS, TIMELINES_MAX, NoMemoryForRing, Ring, RingFull
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId
@@ -97,7 +98,7 @@ class RingBesideList(RuleBasedStateMachine):
         assert self.ring.high_water_bytes == self.model.high
 
 
-RingBesideList.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+RingBesideList.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25)
 test_the_ring_is_a_bounded_queue_of_bytes = RingBesideList.TestCase
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.wal_cases import Case, cut, damaged, wal_cases
 from tidemark.model.lsn import Lsn
 from tidemark.wal.kernel import COMPILED
@@ -86,7 +87,7 @@ def said(raws: list[bytes]) -> list[bytes]:
 
 
 @given(wal_cases(records_max=4))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_byte_by_byte_gives_the_same_records(case: Case) -> None:
     data = case.data[:40_000]
     assert frame(case.first_lsn, data, list(range(1, len(data)))) == frame(case.first_lsn, data, [])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.wal import ForgedBlock, body, record
 from tests.support.forged.wal_bodies import (
     checkpoint_body,
@@ -88,7 +89,7 @@ blocks_drawn = st.builds(
 @given(
     st.sampled_from(sorted(PARSERS)), st.integers(0, 255), st.binary(max_size=120), st.lists(blocks_drawn, max_size=1)
 )
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_garbage_in_a_body_is_a_value_or_a_bad_record(
     rmgr: int, info: int, main: bytes, blocks: list[ForgedBlock]
 ) -> None:
@@ -97,7 +98,7 @@ def test_garbage_in_a_body_is_a_value_or_a_bad_record(
 
 
 @given(st.sampled_from(SOUND), st.data())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_a_damaged_body_is_a_value_or_a_bad_record(
     sound: tuple[int, int, bytes, list[ForgedBlock]], data: st.DataObject
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_damaged_body_is_a_value_or_a_bad_record(
 
 
 @given(st.binary(max_size=200), st.sampled_from(MAJORS))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_garbage_behind_a_header_is_a_record_or_a_bad_record(rest: bytes, major: int) -> None:
     with suppress(BadRecord):
         found = parse_record(Lsn(8), Lsn(16), record(rest), wal_format(major))
@@ -120,7 +121,7 @@ def test_garbage_behind_a_header_is_a_record_or_a_bad_record(rest: bytes, major:
 
 
 @given(st.data(), st.sampled_from(MAJORS))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_damage_in_block_headers_is_a_record_or_a_bad_record(data: st.DataObject, major: int) -> None:
     blocks = [ForgedBlock(0, data=b"row"), ForgedBlock(1, None, block=1), ForgedBlock(2, image=page_image(bytes(8192)))]
     rest = bytearray(body(b"main", blocks, origin=1, top_xid=9))

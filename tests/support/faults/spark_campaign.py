@@ -19,6 +19,7 @@ from tests.support.lakes.iceberg import duckdb_rows, iceberg_lake, iceberg_rows
 from tests.support.lakes.lakes import IDENTITY, folder_of, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tests.support.lakes.stored_lake import StoredLake
+from tests.support.processes.spark import SparkJvm
 from tests.support.processes.spark_process import (
     DEADLINE_S,
     DELETED,
@@ -33,7 +34,7 @@ from tests.support.workloads.feeder import RandomTables, make_state
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.landing.settings import LakeFormat
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 BATCH_BYTES = 60_000
 ICEBERG_FAILPOINTS = [
@@ -55,6 +56,7 @@ class SparkCampaign:
     groups: int
     lake_format: LakeFormat = LakeFormat.DELTA
     store: StoredLake | None = None  # else the lake is in a folder
+    jvm: SparkJvm | None = None  # lent to the pipelines, of which at most the driver is killed then
     kills: Counter[str] = field(default_factory=Counter)
     spark: SparkProcess = field(init=False)
 
@@ -62,6 +64,7 @@ class SparkCampaign:
         self.spark = SparkProcess(self.state, self.lake, self.root / "pipeline.log", batch_bytes=BATCH_BYTES)
         if self.store is not None:
             self.spark.environment, self.spark.store_root = self.store.server.environment(), self.store.root
+        self.spark.jvm = self.jvm
         self.spark.options = ("--format", self.lake_format.value)
 
     @property
@@ -149,9 +152,10 @@ def run(
     failpoints: list[Failpoint],
     victims: list[str],
     lake_format: LakeFormat = LakeFormat.DELTA,
+    jvm: SparkJvm | None = None,
 ) -> SparkCampaign:
     """Run a campaign to its end and check the lake."""
-    campaign = SparkCampaign(root, seed, groups, lake_format)
+    campaign = SparkCampaign(root, seed, groups, lake_format, jvm=jvm)
     chance = random.Random(seed)
     make_state(campaign.state)
     with feeding(campaign):

@@ -7,10 +7,10 @@ from tests.support.forged import wal as forged
 from tests.support.forged.groups import DATABASE, TIMELINE
 from tests.support.forged.wal import ForgedBlock
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.decoder import Decoder
-from tidemark.decode.transactions.itemlog import Item
-from tidemark.decode.transactions.ports import Catalog, CatalogRow, DatabaseSelectionChange, SpillPort
+from tidemark.decode.transactions.ports import Catalog, CatalogRow, DatabaseSelectionChange, DroppedTable, SpillPort
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.reorder_buffer.itemlog import Item
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import REGCLASS
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId, Xid
@@ -164,6 +164,10 @@ class OneDatabase:
             return ()
         tables = tuple(self._catalog.committed.values())
         return (DatabaseSelectionChange(self._catalog, tables, appears=False, is_dropped=False),)
+
+    def dropped_in_left(self, xid: Xid) -> Sequence[DroppedTable]:
+        del xid
+        return ()
 
 
 class Wal:

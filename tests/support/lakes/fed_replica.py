@@ -9,9 +9,9 @@ from tidemark.decode.types.registry import UTF8
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.replica import UNKEYED, Replica
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.sinks.replica.replica import UNKEYED, Replica
 from tidemark.pipeline.sinks.steps import TableItem
 
 APP = "tidemark:test:replica"

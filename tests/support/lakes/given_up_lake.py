@@ -24,11 +24,11 @@ from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.landing.paused_tables import PausedTables
+from tidemark.pipeline.landing.behind.paused_tables import PausedTables
 from tidemark.pipeline.landing.portions import ITEMS
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
-from tidemark.pipeline.sinks.sinks import Lake
-from tidemark.pipeline.sinks.slow_writes import SlowWrites
+from tidemark.pipeline.sinks.targets.slow_writes import SlowWrites
 
 READER, ALWAYS = "lake", "always"
 SELECTED = {

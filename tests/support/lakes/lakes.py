@@ -24,8 +24,8 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.iceberg.iceberg_lake import IcebergLake
 from tidemark.pipeline.lake.folders import folder_name
 from tidemark.pipeline.lake.layout import constants_of, position_of, shape_of
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
-from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
 from tidemark.wire.state.values import Identity
 from tidemark.wire.values import ValueKind

@@ -3,11 +3,11 @@
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
-from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.lake.tables.table_locks import TableLocks
 from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import PipelineMetrics
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 ALWAYS = LakeConfig(maintain_commits=1)  # each table that a batch wrote is due
 STEPS_MAX = 20  # of each table that was written

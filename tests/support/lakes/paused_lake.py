@@ -19,12 +19,12 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TablePosition
-from tidemark.pipeline.landing.paused_tables import PausedTables
+from tidemark.pipeline.lake.positions.table_position import TablePosition
+from tidemark.pipeline.landing.behind.paused_tables import PausedTables
 from tidemark.pipeline.landing.portions import ITEMS
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
-from tidemark.pipeline.sinks.sinks import Lake
-from tidemark.pipeline.sinks.slow_writes import SlowWrites
+from tidemark.pipeline.sinks.targets.slow_writes import SlowWrites
 
 READER = "spark"
 ALL = ("log", "replica")

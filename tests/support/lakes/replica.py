@@ -16,7 +16,7 @@ from tests.support.oracles.oracle import OTHER_TYPES, OurSide, emit_fence
 from tests.support.servers.postgres import Cluster
 from tidemark.decode.datum.tuples import missing_value
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.registry import column_codec, prints_names
 from tidemark.io.node.node import REFERENCE_SETTINGS

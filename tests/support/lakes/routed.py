@@ -13,8 +13,8 @@ from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem, LogicalMessage
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
-from tidemark.pipeline.sinks.sinks import Lake
 
 ROOTS = ("public.r*",)
 

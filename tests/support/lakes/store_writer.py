@@ -16,7 +16,7 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.landing.lake_epoch import LakeEpoch
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.storage.stores import open_lake
 

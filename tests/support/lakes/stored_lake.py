@@ -1,6 +1,7 @@
 """A lake in an object store, fed without Spark, and read by another program than ours."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -10,7 +11,7 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.servers.object_store import ENVIRONMENT, QUICK, FaultyStore
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.storage.stores import open_lake
 
@@ -18,11 +19,12 @@ FOLDER = f"{DATABASE}/public/Orders"
 
 
 class StoredLake:
-    """A lake at `root`, and the store that it is in."""
+    """A lake at `root`, and the store that it is in; what runs with it and a test does not end is in `running`."""
 
     def __init__(self, server: FaultyStore, root: str) -> None:
         self.server = server
         self.root = root
+        self.running = ExitStack()
         open_lake(root, server.config, ENVIRONMENT, QUICK)
 
     def opened(self, config: LakeConfig | None = None) -> Lake:

@@ -12,8 +12,8 @@ from tidemark.model.change import SchemaChange, SchemaEffect
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
 from tidemark.pipeline.merge.merge_tasks import MergeTask
 from tidemark.pipeline.merge.merging import MergedFiles
-from tidemark.pipeline.sinks.executor_files import ReplicaFiles, TargetFiles, WrittenFiles, joined
+from tidemark.pipeline.sinks.executors.executor_files import ReplicaFiles, TargetFiles, WrittenFiles, joined
+from tidemark.pipeline.sinks.executors.write_costs import RunWriter
 from tidemark.pipeline.sinks.steps import PackedRun, run_of_rows
-from tidemark.pipeline.sinks.write_costs import RunWriter
 
 
 class WritersHere:

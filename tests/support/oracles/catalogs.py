@@ -148,14 +148,19 @@ def _wait_for_older(session: psycopg.Connection[TupleRow], next_xid: int) -> Non
 
 
 def play(observed: Observed, steps: tuple[str, ...], *, checkpoint_every: int = 0) -> None:
-    """Run the steps of a DDL script, with a checkpoint after every statement of each n-th step."""
+    """Run the steps of a DDL script, with a checkpoint after every statement of each n-th step.
+
+    The session has ended: the server drops its temporary tables after the client has left.
+    """
     with observed.cluster.connect(observed.database) as session:
+        backend = f"SELECT 1 FROM pg_stat_activity WHERE pid = {session.info.backend_pid}"
         for number, step in enumerate(steps):
             for statement in step.split("; ") if step.startswith("BEGIN") else [step]:
                 sql(session, statement)
                 if checkpoint_every and number % checkpoint_every == 0:
                     with observed.cluster.connect() as other:
                         sql(other, "CHECKPOINT")
+    wait_until(lambda: not observed.cluster.sql(backend), "the end of the session")
 
 
 Rows = dict[str, dict[str, CatalogValue]]

@@ -21,8 +21,9 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.change import Op
 from tidemark.model.lsn import INVALID_OID, FullXid
 from tidemark.model.snapshot import parse_snapshot
-from tidemark.pipeline.lake.positions import Positions, TablePosition
-from tidemark.pipeline.sinks.logshape import OLD
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition
+from tidemark.pipeline.sinks.rows.logshape import OLD
 
 SLOT = "change_log_oracle"
 SLICE_CHANGES = 20_000  # read from the slot at once

@@ -24,9 +24,9 @@ from tests.support.oracles.server_order import in_wal_order
 from tests.support.servers.postgres import Cluster, sql
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import SeedOvertaken
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoded
 from tidemark.decode.transactions.ports import SpillPort
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.io.node.node import REFERENCE_SETTINGS
 from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, parse_lsn

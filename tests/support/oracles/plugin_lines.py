@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import Oid

@@ -10,6 +10,7 @@ from tidemark import (
     Change,
     Consumer,
     Delivery,
+    Drop,
     Epoch,
     Handler,
     Position,
@@ -110,3 +111,14 @@ class DatabaseRefuser(Transform):
         if shape.database == self._database:
             raise BadTransform(f"{shape.table} is in {self._database}")
         return None
+
+
+class NoteDropper(Transform):
+    """Drops the column `note`; raises an error of its own if there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(tables="public.account")
+
+    def bind(self, shape: TableShape) -> BoundTransform | None:
+        shape.names.index("note")
+        return Drop("public.account.note").bind(shape)

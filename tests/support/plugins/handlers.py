@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tests.support.plugins.recording import Place, RecordingConsumer, place_of
 from tests.support.processes.waiting import wait_until
+from tests.support.processes.written_lines import complete_lines
 from tidemark import Batch, Delivery, EngineEvent, Handler, SerializedBatch
 
 
@@ -99,14 +100,10 @@ def begun_file(file: Path) -> Path:
     return file.with_suffix(".begun")
 
 
-def lines_of(file: Path) -> list[str]:
-    return file.read_text().splitlines() if file.exists() else []
-
-
 def handled_rows(file: Path) -> Sequence[HandledRow]:
     """Return the rows that were handled, in the order of the file."""
     found = []
-    for line in lines_of(file):
+    for line in complete_lines(file):
         row = json.loads(line)
         found.append(HandledRow(**row | {"place": tuple(row["place"]), "epoch": tuple(row["epoch"])}))
     return found

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tidemark_sqlite import SqliteConsumer
 from tidemark_sqlite.offsets import SqliteOffsetsConsumer
 
+from tests.support.processes.written_lines import complete_lines
 from tidemark import Batch, Delivery, Epoch, Partition, Position
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 
@@ -112,7 +113,7 @@ def place_of(position: Position) -> Place:
 def recorded_runs(record: Path) -> list[DeliveredRun]:
     """Return the runs in a record; a kill may have cut its last line."""
     runs: list[DeliveredRun] = []
-    for line in record.read_text().splitlines():
+    for line in complete_lines(record):
         found = json.loads(line)
         if "epoch" in found:
             start = tuple(found["start"])

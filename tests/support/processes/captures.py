@@ -16,6 +16,7 @@ from psycopg.rows import TupleRow
 
 from tests.support.processes.forking import StartedProgram, start_program
 from tests.support.processes.waiting import wait_until
+from tests.support.processes.written_lines import complete_lines
 from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig
 from tidemark.io.process.config_loading import parse_config
@@ -168,7 +169,7 @@ class Sidecar:
 
     def events(self) -> list[dict[str, Json]]:
         """Return the events of the log."""
-        return [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in complete_lines(self.log_path) if line.startswith("{")]
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until the process has made the condition true."""

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 
 from tests.support.processes.forking import start_program
 from tests.support.processes.waiting import wait_until
+from tests.support.processes.written_lines import complete_lines
 from tidemark.model.errors import ExitCode
 
 PORTS = TemporaryDirectory(prefix="tm-ports-")  # of the states that these runs create; removed with the process
@@ -92,7 +93,7 @@ class Running:
 
     @property
     def out(self) -> list[str]:
-        return self._out.read_text().splitlines()
+        return complete_lines(self._out)
 
     @property
     def err(self) -> str:

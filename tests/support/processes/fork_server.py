@@ -32,6 +32,7 @@ class Start:
     arguments: list[str]
     environment: dict[str, str]
     own_group: bool
+    umask: int
 
 
 def serve(requests: socket.socket) -> Start | None:
@@ -78,10 +79,11 @@ def _replaced(start: Start, module: str, *arguments: str) -> Start:
 
 
 def _become(start: Start, outputs: list[int]) -> None:
-    """Give this process the outputs, the environment, the arguments and the signals of a program that was executed."""
+    """Give this process what a program that is executed has from its parent, and the signals."""
     for output, descriptor in enumerate(outputs, start=1):
         os.dup2(descriptor, output)
         os.close(descriptor)
+    os.umask(start.umask)
     os.environ.clear()
     os.environ.update(start.environment)
     sys.argv[1:] = start.arguments

@@ -119,6 +119,7 @@ class ForkServer:
             "arguments": arguments,
             "environment": dict(environment),
             "own_group": own_group,
+            "umask": _umask(),
         }
         pid = self.request(request, outputs)
         assert pid is not None
@@ -133,15 +134,13 @@ class ForkServer:
 
 
 @contextmanager
-def forked_programs() -> Iterator[None]:
+def forked_programs(server: ForkServer) -> Iterator[None]:
     """Let `start_program` fork programs as long as the context lasts."""
-    server = ForkServer()
     _servers.append(server)
     try:
         yield
     finally:
         _servers.remove(server)
-        server.close()
 
 
 def start_program(
@@ -163,6 +162,15 @@ def start_program(
     return subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=group
     )
+
+
+def _umask() -> int:
+    """Return the umask of this process; `os.umask` would change it for a moment, also for other threads."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Umask":
+            return int(value, 8)
+    raise AssertionError("Linux 4.7 and later report the umask")
 
 
 def _differs(environment: Mapping[str, str]) -> bool:

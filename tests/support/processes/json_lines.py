@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from tests.support.processes.written_lines import complete_lines
 from tidemark.wire.control import Json
 
 
 def lines_of(path: Path) -> list[Mapping[str, Json]]:
     """Return the complete lines: a kill may cut off the last one, which is then written again."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in complete_lines(path) if line.startswith("{")]
 
 
 def lines_in(blocks: Iterable[memoryview]) -> list[bytes]:

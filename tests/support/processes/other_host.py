@@ -18,6 +18,7 @@ import tidemark_ctl
 
 import tidemark
 from tests.support.processes.other_user import NOBODY
+from tests.support.processes.written_lines import complete_lines
 from tests.support.servers.postgres import free_port
 from tidemark.pipeline.landing.metrics import SERVER_WAIT_SECONDS
 
@@ -98,7 +99,7 @@ class OtherHost:
         return self.log_path.read_text()[-6000:]
 
     def events(self, name: str) -> list[dict[str, object]]:
-        lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
+        lines = complete_lines(self.log_path)
         return [event for line in lines if line.startswith("{") and (event := json.loads(line)).get("event") == name]
 
 

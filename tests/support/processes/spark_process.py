@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -14,6 +15,9 @@ from tests.support.processes.waiting import wait_until
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
+
+if TYPE_CHECKING:
+    from tests.support.processes.spark import SparkJvm
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 180.0
@@ -32,6 +36,7 @@ class SparkProcess:
         self._batch_bytes = batch_bytes
         self.options: tuple[str, ...] = ()  # of each start
         self.environment: Mapping[str, str] = {}
+        self.jvm: SparkJvm | None = None  # lent to each start; else the JVM is a child process of it
         self.store_root = ""  # the URL of a lake in an object store, in place of the folder
         self._process: StartedProgram | None = None
         self._orphans: list[psutil.Process] = []
@@ -48,6 +53,8 @@ class SparkProcess:
             *("--batch-bytes", str(self._batch_bytes), *self.options, *options),
         ]
         environment = {**os.environ, **self.environment, **variables, **({VARIABLE: failpoint} if failpoint else {})}
+        if self.jvm is not None:
+            environment |= self.jvm.lend()
         with self.log_path.open("ab") as log:
             self._process = start_program(command, environment, log, log, own_group=True)
 
@@ -79,7 +86,7 @@ class SparkProcess:
         self._process.wait(DEADLINE_S)
 
     def end_all(self) -> None:
-        """End the process and all processes that it ever started, also those that outlive it."""
+        """End the process, all processes that it ever started, also those that outlive it, and Spark in a lent JVM."""
         if self.running:
             self.kill_driver()
         for member in self._orphans:
@@ -87,6 +94,8 @@ class SparkProcess:
                 member.send_signal(signal.SIGKILL)
         psutil.wait_procs(self._orphans, DEADLINE_S)
         self._orphans.clear()
+        if self.jvm is not None:
+            self.jvm.end()
 
     def stop(self) -> None:
         """SIGTERM; check that it succeeds."""

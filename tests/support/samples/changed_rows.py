@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tests.support.forged.groups import INT8, TEXT, TIMELINE, relation
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.model.lsn import INVALID_OID, TimelineId
 from tidemark.model.position import Epoch

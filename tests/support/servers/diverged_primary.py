@@ -17,7 +17,7 @@ from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Lsn, parse_lsn
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
 
 DATABASE = "postgres"
 Change = tuple[str, object, object]  # op, key, note

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from moto.server import ThreadedMotoServer
 
 from tidemark.io.process.lake_config import LakeConfig
-from tidemark.pipeline.storage.object_store import RequestLimits
+from tidemark.pipeline.storage.object_client import RequestLimits
 
 HOST = "127.0.0.1"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "a secret"}
@@ -96,7 +96,7 @@ class FaultyStore:
 
     def create_bucket(self, name: str) -> None:
         """Create a bucket."""
-        connection = http.client.HTTPConnection(HOST, self.port)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
         connection.request("PUT", f"/{name}")
         assert connection.getresponse().status == http.HTTPStatus.OK
         connection.close()

@@ -1,6 +1,7 @@
 """An outbox server in this process, and certificates for it."""
 
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.secret import Secret
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
+STOP_S = 60.0
 CA = """
 [ca]
 default_ca = own
@@ -83,7 +85,10 @@ def outbox_server(
     try:
         yield server, f"{scheme}://127.0.0.1:{server.port}"
     finally:
-        server.shutdown()
+        ending = threading.Thread(target=server.shutdown, daemon=True)  # NB: it waits for streams without a bound
+        ending.start()
+        ending.join(STOP_S)
+    assert not ending.is_alive(), "a stream still runs"
 
 
 def token_file(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from tidemark_ctl.views.lake_tables import list_tree, without_dropped
 from tidemark_ctl.views.render import Tree
 
-from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.positions.table_position import TableState
 
 TABLE: dict[str, Tree] = {"database": "shop", "table": "public.t", "position": "1:0/1:0", "log": 2, "folder": "f"}
 

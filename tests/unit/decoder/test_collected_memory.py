@@ -2,7 +2,7 @@
 
 from tidemark.decode.datum.row_entries import ENTRY, ENTRY_BYTES, ROWS_AT
 from tidemark.decode.groups.group_rows import ARENA_KEPT_BYTES, Arena
-from tidemark.decode.transactions.rowlog import RUN_BYTES, RelationVersions, RowChunk, RowLog
+from tidemark.decode.transactions.reorder_buffer.rowlog import RUN_BYTES, RelationVersions, RowChunk, RowLog
 
 FIRST, SECOND = 701, 702
 TUPLE = b"t" * 60

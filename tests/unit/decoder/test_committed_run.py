@@ -8,14 +8,14 @@ import pytest
 from tests.support.forged.forged_records import block_of, reported
 from tests.support.forged.groups import end, message
 from tests.unit.decoder.test_small_transactions import by_blocks, new_wal, tellers
-from tidemark.decode.transactions.committed_run import (
+from tidemark.decode.transactions.reorder_buffer.committed_run import (
     CommittedRun,
     EndsInGroup,
     SmallTransactions,
     commit_times_us,
     singly,
 )
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, RowRun
 
 
 @pytest.fixture(scope="module")

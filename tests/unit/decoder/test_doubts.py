@@ -11,7 +11,7 @@ import pytest
 from tests.support.forged.forged_records import Wal, packed_chunk, packed_row, reported
 from tests.support.forged.groups import relation
 from tidemark.decode.transactions.heap_changes import UnknownFile
-from tidemark.decode.transactions.transactions import UnseenStart
+from tidemark.decode.transactions.reorder_buffer.transactions import UnseenStart
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Xid
 from tidemark.wal.record import BadRecord

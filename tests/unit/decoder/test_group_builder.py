@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import DATABASE, relation
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, SchemaEvent, Truncation

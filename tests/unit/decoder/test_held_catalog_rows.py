@@ -5,8 +5,8 @@ import pytest
 from tests.support.forged.forged_records import block_of, packed_row
 from tests.support.forged.forged_sessions import ACCOUNT, LEDGER, new_wal
 from tests.support.forged.groups import relation
-from tidemark.decode.transactions.committed_run import singly
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_run import singly
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.model.lsn import INVALID_XID, Lsn, Xid
 
 OLDER = 800  # with `is_partial`, a restart does not read its records again

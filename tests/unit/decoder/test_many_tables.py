@@ -14,9 +14,9 @@ from tidemark.decode.arrow import batch_shapes
 from tidemark.decode.arrow.batch_costs import batch_bytes
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import singly
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun
+from tidemark.decode.transactions.reorder_buffer.committed_run import singly
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import ChangeBatch, ChangeGroup, RowsMessage
 from tidemark.model.lsn import Oid

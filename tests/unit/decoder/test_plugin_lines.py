@@ -16,8 +16,8 @@ from tests.unit.decoder.test_small_transactions import (
 )
 from tidemark.decode.render import test_decoding as renderer
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.model.change import LogicalMessage
 from tidemark.model.relation import Relation
 from tidemark.wal.rmgr import heap

@@ -9,9 +9,9 @@ from tests.support.forged.forged_records import Wal, block_of, external, locator
 from tests.support.forged.groups import relation
 from tidemark.decode.datum.tuples import TupleLayout, deform
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.decode.transactions.heap_changes import RowNotLogged
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, RowRun
 from tidemark.model.change import BeforeKind
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation, ReplicaIdentity

@@ -17,9 +17,9 @@ from tests.unit.decoder.test_small_transactions import (
     new_wal,
 )
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun, singly
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.pending_children import CHILDREN_MAX
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.model.lsn import Xid
 
 XIDS = 4  # of a transaction with its subtransactions

@@ -14,10 +14,10 @@ from tests.support.processes.python_calls import without_collection
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_group_builder_restart import positions
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun, singly
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun
 from tidemark.decode.transactions.pending_rows import LONG, SMALL_ROWS
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.skim import PENDING_ROWS_MAX
 from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
 from tidemark.model.lsn import FullXid, Oid

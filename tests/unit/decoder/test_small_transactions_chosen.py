@@ -11,7 +11,7 @@ from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_group_builder_restart import positions
 from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups, tellers
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.origins import ExcludedOrigins

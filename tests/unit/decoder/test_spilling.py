@@ -7,8 +7,8 @@ import pytest
 from tests.support.forged.forged_records import Wal, block_of, packed_chunk, packed_row, reported
 from tests.support.forged.groups import relation
 from tests.support.forged.memory_spill import MemorySpill
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
-from tidemark.decode.transactions.transactions import TransactionTooLarge
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.transactions import TransactionTooLarge
 from tidemark.model.change import LogicalMessage
 
 ACCOUNT, TOAST = 16385, 16388

@@ -25,8 +25,8 @@ from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.groups.transaction_counts import TransactionCounts
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
-from tidemark.decode.transactions.committed_run import CommittedRun, EndsInGroup
 from tidemark.decode.transactions.decoder import DecodedRun
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, EndsInGroup
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn
 from tidemark.model.relation import Relation

@@ -7,8 +7,8 @@ import pytest
 from tests.support.forged.forged_records import Wal, locator, packed_row, reported
 from tests.support.forged.groups import TIMELINE, relation
 from tidemark.decode.transactions.heap_changes import UnknownFile
-from tidemark.decode.transactions.itemlog import ItemLog
-from tidemark.decode.transactions.transactions import TransactionTable, TransactionTooLarge, xid_precedes
+from tidemark.decode.transactions.reorder_buffer.itemlog import ItemLog
+from tidemark.decode.transactions.reorder_buffer.transactions import TransactionTable, TransactionTooLarge, xid_precedes
 from tidemark.model.change import LogicalMessage, Truncation
 from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.forged_sessions import STEPS, played
 from tests.support.forged.forged_sessions import new_wal as forged
@@ -18,8 +19,8 @@ from tidemark.decode.arrow.batch_costs import NO_END
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.groups.group_rows import Arenas, GroupRows
-from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.decoder import Decoder
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage
 from tidemark.model.lsn import Xid
 from tidemark.model.position import Position
@@ -111,7 +112,7 @@ def test_an_unselected_row_needs_only_its_entry(size: int) -> None:
 
 
 @given(STEPS, st.sets(st.sampled_from(["account", "ledger"])), st.integers(1, 40), st.integers(1, 9))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_rows_beside_unselected_ones_are_emitted_unchanged(
     steps: list[tuple[str, int]], names: set[str], size: int, rows_max: int
 ) -> None:

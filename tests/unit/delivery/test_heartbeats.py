@@ -11,7 +11,7 @@ from tests.support.forged.forged_records import Wal
 from tests.support.forged.groups import DATABASE, position, relation
 from tidemark import DebeziumJson
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring

@@ -32,7 +32,7 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60)
     count, *names = done.stdout.split()
     assert int(count) == 0
-    assert "tidemark.engine.dispatch" in names
+    assert "tidemark.engine.pool.dispatch" in names
     assert not {"numpy", "pyarrow", "lmdb", "psycopg", "pydantic"} & {*names}
 
 

@@ -74,8 +74,10 @@ def test_the_example_packages_use_public_names_alone(package: str, needed: set[s
 
 
 def test_names_of_modules_of_tidemark_are_found() -> None:
-    source = "import tidemark\nfrom tidemark.engine.batch import Batch\nfrom tidemark import Mask\ntidemark.Engine()\n"
-    assert sorted(names_of_tidemark(ast.parse(source))) == ["Engine", "Mask", "engine.batch"]
+    source = (
+        "import tidemark\nfrom tidemark.engine.pool.batch import Batch\nfrom tidemark import Mask\ntidemark.Engine()\n"
+    )
+    assert sorted(names_of_tidemark(ast.parse(source))) == ["Engine", "Mask", "engine.pool.batch"]
 
 
 def names_in_annotations(text: str) -> Iterator[str]:

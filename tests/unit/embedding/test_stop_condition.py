@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.forged.groups import DATABASE, batch, group, message, position, relation
 from tidemark import ConfigError, ConsumerFailed, Engine, Position, StopWhen
-from tidemark.engine.stop_condition import StopSearch
+from tidemark.engine.pool.stop_condition import StopSearch
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Pointer

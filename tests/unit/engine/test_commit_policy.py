@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark.engine.commit_policy import ALWAYS, Finished, every
+from tidemark.engine.pool.commit_policy import ALWAYS, Finished, every
 from tidemark.model.errors import ConfigError
 
 BY_TIME, BY_COUNT = every(seconds=5), every(changes=100)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.forged.groups import DATABASE, batch, relation
 from tests.unit.plugins.test_group_transforms import EPOCH, altered
-from tidemark.engine.batch import Batch
-from tidemark.engine.poison import CallParts, PartItem
+from tidemark.engine.pool.batch import Batch
+from tidemark.engine.pool.poison import CallParts, PartItem
 from tidemark.model.errors import ConsumerFailed
 from tidemark.model.poison import PoisonChange
 

@@ -10,7 +10,8 @@ import pytest
 
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.files.file_format import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_upkeep import compact
 
 ROWS = 6000
 DAY, MOMENT = date(1, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,7 +76,7 @@ def test_combined_files_are_written_with_the_encodings_of_their_sources(tmp_path
     table.create(rows.schema, NOTHING)
     for half in (rows[: ROWS // 2], rows[ROWS // 2 :]):
         table.append(half, NOTHING)
-    table.compact(keep_hours=0)
+    compact(table, keep_hours=0)
     (file,) = (tmp_path / "table").glob("*.parquet")
     group = pq.ParquetFile(file).metadata.row_group(0)
     assert "RLE_DICTIONARY" not in group.column(0).encodings

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.files.file_list import listed
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge.compaction import Compacted
 from tidemark.pipeline.merge.merging import append_rows, merge_rows
 

@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake import lake_table
 from tidemark.pipeline.lake.files.file_writing import fitted
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables import lake_table
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 
 OLD = pa.struct([("id", pa.int64()), ("note", pa.string())])
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), ("_old", OLD)])

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from tests.support.processes.waiting import let_pass
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.lineage import TableDiverged
-from tidemark.pipeline.lake import kept_tables, lake_table
-from tidemark.pipeline.lake.kept_tables import KeptTables
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables import kept_tables, lake_table
+from tidemark.pipeline.lake.tables.kept_tables import KeptTables
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 
 SCHEMA = pa.schema([("id", pa.int64())])
 APP = "tidemark:test:table"

@@ -8,7 +8,7 @@ import pytest
 from tests.support.lakes.iceberg import iceberg_lake
 from tests.support.lakes.lakes import IDENTITY
 from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig, SchemaPolicy, Written
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions.positions import Positions
 from tidemark.pipeline.lake.report import NoLake, OpenedLake
 from tidemark.pipeline.landing.formats import OtherFormat, opened_landing
 from tidemark.pipeline.landing.iceberg_landing import check_settings

@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.layout import (
     replica_schema,
     shape_of,
 )
-from tidemark.pipeline.sinks.logshape import loses_nothing
+from tidemark.pipeline.sinks.rows.logshape import loses_nothing
 
 ACLITEM = TypeDescription(Oid(1033), "pg_catalog", "aclitem", "aclitem", TypeKind.BASE, 16, False, Align.DOUBLE)
 

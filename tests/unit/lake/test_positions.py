@@ -17,9 +17,10 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commit_files import write_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX
-from tidemark.pipeline.lake.positions import FOLDER, LakeOfAnother, Positions, TablePosition, TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, TableMoved
+from tidemark.pipeline.lake.positions.positions import FOLDER, LakeOfAnother, Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
+from tidemark.pipeline.lake.tables.lake_table import REOPENED_MAX
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, TableFenced, TableMoved
 from tidemark.pipeline.storage.lake_store import Stamp
 
 QUIET_CALLS_MAX = 2  # for a table that a batch did not change
@@ -201,7 +202,7 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[], Non
             act()
         return write_commit(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tidemark.pipeline.lake.lake_table.write_commit", disturbed_write)
+    monkeypatch.setattr("tidemark.pipeline.lake.tables.lake_table.write_commit", disturbed_write)
 
 
 @pytest.mark.feature("L02")

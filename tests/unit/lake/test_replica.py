@@ -15,8 +15,8 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.row_identity import row_identity
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import TableId, TablePosition
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition
+from tidemark.pipeline.sinks.lake import Lake
 
 
 class CountedTables(dict[TableId, TablePosition]):

@@ -8,7 +8,7 @@ from tests.support.processes.python_calls import counted_calls
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake.faults import Fault, FaultKind
-from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
 from tidemark.pipeline.landing.table_overview import TableOverview, changed_tables
 
 DATABASE, AT = Oid(5), Position(TimelineId(1), Lsn(1), 0)

@@ -11,10 +11,10 @@ from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, UNTOUCHED, LogBreak
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.sinks.steps import Delivered, last_position
-from tidemark.pipeline.sinks.table_states import breaks_after
-from tidemark.pipeline.sinks.targets import Outcome
+from tidemark.pipeline.sinks.targets.table_states import breaks_after
+from tidemark.pipeline.sinks.targets.targets import Outcome
 
 pytestmark = pytest.mark.feature("N17")
 WRITTEN = Outcome(UNTOUCHED, NOTHING)

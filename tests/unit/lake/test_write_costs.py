@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark.model.lsn import Oid
-from tidemark.pipeline.sinks.write_costs import (
+from tidemark.pipeline.sinks.executors.write_costs import (
     BYTES_MAX,
     BYTES_MIN,
     BYTES_START,

@@ -22,7 +22,7 @@ from tidemark.io.host.failpoints import arm
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge import clustering, data_files, merging
 from tidemark.pipeline.merge.clustering import DEPTH_MAX, recluster
 from tidemark.pipeline.merge.compaction import Compacted

@@ -11,7 +11,7 @@ import pytest
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost
 from tidemark.pipeline.lake.files.file_statistics import TEXT_MAX
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge import data_files
 from tidemark.pipeline.merge.clustering import DEPTH_MAX, recluster
 from tidemark.pipeline.merge.touched_files import KeyedFiles, keyed_files

@@ -9,7 +9,7 @@ import pytest
 
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.files.file_list import listed
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge import touched_files
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
 from tidemark.pipeline.merge.kept_keys import KeptKeys

@@ -7,7 +7,7 @@ from tidemark.io.process.lake_config import DEFAULT_LAKE
 from tidemark.model.lsn import Oid
 from tidemark.pipeline.driver.executor_writers import ExecutorWriters
 from tidemark.pipeline.landing.metrics import PipelineMetrics
-from tidemark.pipeline.sinks.write_costs import MERGES, MIB, RunWriter
+from tidemark.pipeline.sinks.executors.write_costs import MERGES, MIB, RunWriter
 from tidemark.pipeline.source.options import SourceOptions
 
 ORDERS = (Oid(1), Oid(10))

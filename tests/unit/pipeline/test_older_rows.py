@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.pipeline.earlier.older_rows import older_rows
-from tidemark.pipeline.sinks.logshape import OLD
+from tidemark.pipeline.sinks.rows.logshape import OLD
 
 
 def rows(kind: pa.DataType, values: list[object], name: str = "c") -> pa.Table:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.processes.python_calls import counted_calls
-from tidemark.pipeline.sinks.slow_writes import SLOW_BATCHES, TIMES_OTHERS, SlowWrites
+from tidemark.pipeline.sinks.targets.slow_writes import SLOW_BATCHES, TIMES_OTHERS, SlowWrites
 
 LIMIT_S = 10.0
 SLOW, LOG, OTHER = "lake/a/replica", "lake/a/log", "lake/b/log"

@@ -20,11 +20,12 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import CommitUnreadable
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable, table_id
 from tidemark.pipeline.lake.layout import UnfitRows
-from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull, TableMoved
-from tidemark.pipeline.sinks import targets
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy
+from tidemark.pipeline.lake.tables.lake_table import REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, LakeFull, TableMoved
+from tidemark.pipeline.lake.tables.table_opening import table_id
+from tidemark.pipeline.sinks.targets import targets
+from tidemark.pipeline.sinks.targets.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 APP = "tidemark:test:target"

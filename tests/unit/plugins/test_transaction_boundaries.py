@@ -7,9 +7,9 @@ import pytest
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import DATABASE, position, relation
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect
-from tidemark.engine.stop_condition import StopSearch, StopWhen
+from tidemark.engine.pool.stop_condition import StopSearch, StopWhen
 from tidemark.model.change import ChangeGroup, TransactionBoundary
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Pointer, Position

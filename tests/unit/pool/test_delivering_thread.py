@@ -13,7 +13,7 @@ from tests.unit.plugins.test_plugin_consumer import PARTITION
 from tests.unit.pool.test_six_ways import new_consumer
 from tidemark import Batch, FlatJson, OnBatch, Order, SerializedBatch, SerializedRecord, Serializer
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.engine.commit_policy import every
+from tidemark.engine.pool.commit_policy import every
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup, GroupItem

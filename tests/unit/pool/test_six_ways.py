@@ -11,8 +11,8 @@ from tests.unit.plugins.test_group_transforms import EPOCH
 from tests.unit.plugins.test_plugin_consumer import PARTITION
 from tidemark import ALWAYS, Batch, Change, FlatJson, Order, SerializedBatch, SerializedChange
 from tidemark.embedding.library_log import LibraryLog
-from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.offset_update import OffsetsHook
+from tidemark.engine.pool.commit_policy import CommitPolicy
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import PoisonConfig
 from tidemark.io.process.metrics import Metrics

@@ -40,6 +40,18 @@ def test_another_url_is_no_location_of_a_lake(text: str) -> None:
         lake_location(text, "--lake")
 
 
+@pytest.mark.parametrize("folder", ["a%20b", "%41", "a%%2Fb", "a\\b", "a[b", "a]b", "a^b", "a|b", "a\tb", "a\x7fb"])
+def test_a_path_that_delta_rs_reads_as_another_one_is_refused(folder: str) -> None:
+    with pytest.raises(NoLakeLocation, match=r"--lake: /srv/(?s:.)*no lake can be in a path with") as raised:
+        lake_location(f"/srv/{folder}/lake", "--lake")
+    assert str(raised.value.hint).startswith("choose a folder")
+
+
+@pytest.mark.parametrize("folder", ["a b", "a%b", "a%", "a:b", "a#b?c*", "äöü", "a{b}<c>", "~"])
+def test_other_paths_are_locations_of_a_lake(folder: str) -> None:
+    assert lake_location(f"/srv/{folder}") == f"/srv/{folder}"
+
+
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:9000", "http://[::1]:9000/", "http://localhost", "https://s3.example"]
 )

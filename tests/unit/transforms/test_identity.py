@@ -20,7 +20,7 @@ import pytest
 from tests.support.forged import groups
 from tests.support.forged.groups import COLUMNS, relation
 from tidemark import Cast, Drop, Filter, Mask, OnBatch, OnRow, Order, Rename, Secret, Transform
-from tidemark.engine.batch import Change
+from tidemark.engine.pool.batch import Change
 from tidemark.transforms.identity import UNKNOWN, identity_of, is_same, joined_identity
 from tidemark.transforms.plan import TransformPlans
 from tidemark.transforms.transform import BoundTransform, TableShape

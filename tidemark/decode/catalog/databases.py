@@ -2,7 +2,8 @@
 
 Every created database is mirrored, whatever its name: then a journal does not depend on the selection, and a database
 can be renamed into the selection. The current names determine which databases are *captured*, so that their rows are
-delivered. A database that cannot be mirrored is left out, with a reason that is reported; the others continue.
+delivered. Of those that were captured before and *left*, the tables that are dropped are reported. A database that
+cannot be mirrored is left out, with a reason that is reported; the others continue.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from tidemark.decode.catalog.redo import CatalogDiverged
 from tidemark.decode.catalog.shared import Database, SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import precedes
-from tidemark.decode.transactions.ports import DatabaseSelectionChange
+from tidemark.decode.transactions.ports import DatabaseSelectionChange, DroppedTable
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.encodings import UnsupportedEncoding
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
@@ -56,6 +57,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         self._selects = selects
         self._new: dict[Oid, CopiedFiles | CopiedPages] = {}
         self._captured: frozenset[Oid] = frozenset()
+        self._left: frozenset[Oid] = frozenset()  # not captured any more
         self._shared_commits = -1
         self._revision = 0
         self._gone_outdated = 0
@@ -111,6 +113,10 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         """Return the mirror of a captured database."""
         return self._mirrors[database] if database in self._captured else None
 
+    def follow_left(self, databases: Iterable[Oid]) -> None:
+        """Report the tables that are dropped in `databases`, which left earlier, as in those that leave from now on."""
+        self._left = (self._left | frozenset(databases)) & self._mirrors.keys() - self._captured
+
     def remember(self, earlier: Mapping[Oid, str]) -> Mapping[Oid, str]:
         """Return the names of all databases that are or were captured, with `earlier` ones; it stays current."""
         for database, name in earlier.items():
@@ -139,6 +145,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             elif row.oid not in self.left_out:
                 self.left_out[row.oid] = "it existed before it was selected"
         if captured != self._captured:
+            self._left = (self._left | self._captured) & self._mirrors.keys() - captured
             self._captured = frozenset(captured)
             self._gone_outdated += 1
 
@@ -255,6 +262,20 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
                 selection_changes.append(DatabaseSelectionChange(mirror, relations, now, is_dropped=after is None))
         return selection_changes
 
+    def dropped_in_left(self, xid: Xid) -> Sequence[DroppedTable]:
+        """Return the tables that `xid` drops in databases that left the capture; call this before `commit`."""
+        if self._awaits_no_end or not self._left:
+            return ()
+        found = [
+            DroppedTable(database, table)
+            for database in sorted(self._left & self.shared.awaiting_ends)
+            for table in self._mirrors[database].dropped(xid)
+        ]
+        for before, after in self.shared.changes(xid):
+            if before is not None and after is None and before.oid in self._left:
+                found += (DroppedTable(before.oid, table) for table in self._mirrors[before.oid].tables())
+        return found
+
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Apply the commit of a transaction with its subtransactions; return whether it changed anything."""
         if self._awaits_no_end:
@@ -334,6 +355,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def _drop(self, database: Oid) -> None:
         """Remove a dropped database: no later record refers to it."""
         self.left_out.pop(database, None)
+        self._left -= {database}
         if len(self._mirrors) > 1 and database in self._mirrors:
             mirror = self._mirrors.pop(database)
             self._gone_outdated += mirror.outdated_count + 1

@@ -15,15 +15,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from tidemark.decode.catalog.descriptions.dependents import Dependents
-from tidemark.decode.catalog.descriptions.describe import (
-    Above,
-    ClassRow,
-    DescribedRelation,
-    DescribedTypes,
-    Describer,
-    Incomplete,
-    RowReaders,
-)
+from tidemark.decode.catalog.descriptions.describe import Describer, Incomplete
+from tidemark.decode.catalog.descriptions.described import Above, DescribedRelation, DescribedTypes
+from tidemark.decode.catalog.descriptions.described_rows import ClassRow, RowReaders
 from tidemark.decode.catalog.descriptions.interning import Interner
 from tidemark.decode.catalog.descriptions.views import PrivateView, View
 from tidemark.decode.catalog.heap import format_tid
@@ -230,8 +224,17 @@ class CatalogMirror:
                 view.rewrites.pop(oid, None)
         return frozenset(view.rewrites.values())
 
-    def relations(self) -> Iterator[Relation]:
-        """Yield the users' tables (ordinary, partitioned, materialized views), as committed."""
+    def dropped(self, top_xid: Xid) -> list[Oid]:
+        """Return the tables that the transaction drops, sorted; call this once, before its commit."""
+        committed, private = self._describer(None), self._describer(top_xid)
+        return sorted(
+            oid
+            for oid in self.pop_touched(top_xid)
+            if _is_table(committed.class_row(oid)) and private.class_row(oid) is None
+        )
+
+    def tables(self) -> list[Oid]:
+        """Return the users' tables (ordinary, partitioned, materialized views), as committed and sorted."""
         heap = self.store.heap(PG_CLASS)
         reader = self._readers.of_class
         oids = []
@@ -239,7 +242,11 @@ class CatalogMirror:
             row = ClassRow(*reader.unpack_from(packed, data_at(packed)))
             if row.oid >= FIRST_USER_OID and row.kind in _TABLE_KINDS and not row.rewrite:
                 oids.append(row.oid)
-        for oid in sorted(oids):
+        return sorted(oids)
+
+    def relations(self) -> Iterator[Relation]:
+        """Yield the versions of the users' tables, as committed."""
+        for oid in self.tables():
             relation = self.relation(oid)
             assert relation is not None, oid
             yield relation

@@ -9,21 +9,21 @@ carry their positions. Batches of one table are in stream order, also if its ver
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from tidemark.decode.datum.row_entries import ENTRY_BYTES, rows_within
+from tidemark.decode.groups.delivery_filter import Copied, DeliveryFilter, nothing_copied
 from tidemark.decode.groups.group_rows import Arenas, GroupRows
-from tidemark.decode.groups.origin_filter import has_excluded, kept_rows
-from tidemark.decode.groups.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
+from tidemark.decode.groups.left_tables import LeftTables
+from tidemark.decode.groups.partitions import PartitionRoutes, RootOf, by_leaf
+from tidemark.decode.groups.selected_items import IsSelected, SelectedItems, all_tables
 from tidemark.decode.groups.stream_order import in_stream_order
 from tidemark.decode.groups.transaction_counts import TransactionCounts
 from tidemark.decode.groups.version_builders import VersionBuilders
-from tidemark.decode.transactions.committed_run import CommittedRun, EndsInGroup
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
-from tidemark.decode.transactions.itemlog import Item
-from tidemark.decode.transactions.schema_changes import CAPTURED_KINDS
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, EndsInGroup
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.reorder_buffer.itemlog import Item
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import (
@@ -34,32 +34,18 @@ from tidemark.model.change import (
     TransactionEnd,
     Truncation,
 )
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.message_prefix import CAPTURE_PREFIXES
 from tidemark.model.origins import NO_ORIGIN_EXCLUDED, ExcludedOrigins
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.model.snapshot import Visibility
 
-TABLES_MAX = 65536  # relation versions whose selection is cached
 GROUP_ROWS = 65536
 GROUP_BYTES = 4 << 20  # of tuples and the fixed size of finished batches, approximately: as much as the caches can hold
 GROUP_BATCH_BYTES = 48 << 20  # fixed size of batches: 13,000 to 32,000 batches with 20 to 2 columns
 UNCOUNTED_SHARE = 8  # part of the bound up to which the fixed size of batches of all known tables is not counted
 ITEM_BYTES = 500  # counted for an item that is not a row, in addition to its content
-
-IsSelected = Callable[[Relation], bool]
-Copied = Callable[[Oid, TransactionEnd], bool]  # for a relation and a transaction: the first copy contains its rows
-
-
-def nothing_copied(_relation: Oid, _end: TransactionEnd) -> bool:
-    """Return that no first copy contains the rows."""
-    return False
-
-
-def all_tables(relation: Relation) -> bool:
-    """Select every relation whose rows are captured; materialized views are not."""
-    return relation.kind in CAPTURED_KINDS
 
 
 def all_messages(_prefix: str) -> bool:
@@ -95,6 +81,7 @@ class GroupBuilder:
         copied_by: Collection[Visibility] = (),
         after: Position | None = None,
         behind: Visibility | None = None,
+        left: LeftTables | None = None,
         rows_max: int = GROUP_ROWS,
         bytes_max: int = GROUP_BYTES,
         batch_bytes_max: int = GROUP_BATCH_BYTES,
@@ -106,26 +93,21 @@ class GroupBuilder:
 
         Items at or before the position `after` were delivered already and are left out, as is everything visible to
         the snapshot `behind`, after which the changes begin. `copied` decides by the snapshots `copied_by`; if these
-        are not given, it is called for every row.
+        are not given, it is called for every row. `left`: the tables that have left the selection, whose DROP is
+        delivered; None: it is not.
         """
-        self._selected = selected
         self._routes = PartitionRoutes(dialects, root_of)
-        self._builders = VersionBuilders(dialects, self._routes, self.selects)
-        self._excluded = excluded
-        self._excludes = bool(excluded)
+        self._selected = SelectedItems(selected, self._routes, copied, left)
+        self._builders = VersionBuilders(dialects, self._routes, self._selected.selects)
+        self._filter = DeliveryFilter(
+            self._routes, excluded=excluded, copied=copied, copied_by=copied_by, after=after, behind=behind
+        )
         self._selects_message = selects_message
         self._counts = TransactionCounts() if counting else None
-        self._copied = copied
-        self._snapshots = tuple(copied_by) if behind is None else (behind, *copied_by)
-        self._unseen_from: tuple[int, int] | None = None  # xid and LSN from which no snapshot shows anything
-        self._checks_each_row = copied is not nothing_copied and not copied_by
-        self._after = after
-        self._behind = behind
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._batch_bytes_max = batch_bytes_max
         self._uncounted_bytes = batch_bytes_max // UNCOUNTED_SHARE
-        self._selection: dict[Relation, bool] = {}
         self._arenas = Arenas()
         self._restart()
 
@@ -147,7 +129,7 @@ class GroupBuilder:
     def add_transaction(self, transaction: CommittedTransaction) -> Iterator[ChangeGroup]:
         """Add a transaction and release it; yield the groups that it fills."""
         end = transaction.end
-        first = self._first_new(end)
+        first = self._filter.first_new(end)
         if first >= end.item_count:
             transaction.release()
             return
@@ -157,7 +139,7 @@ class GroupBuilder:
                 if item.position.ordinal < first:
                     self._count_item(item, end)
                     continue
-                if self._is_full or (self._holds_changes and self._ends_capture(item)):
+                if self._is_full or (self._holds_changes and self._selected.ends_capture(item)):
                     yield self._close()
                 self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
@@ -177,7 +159,7 @@ class GroupBuilder:
 
     def add_run(self, run: CommittedRun) -> Iterator[ChangeGroup]:
         """Add small transactions; yield the groups that they fill, as if they were added one by one."""
-        if not self._is_all_new(run):
+        if not self._filter.is_all_new(run):
             for index in range(len(run)):
                 yield from self.add_transaction(run.transaction(index))
             return
@@ -199,7 +181,7 @@ class GroupBuilder:
 
     def add_message(self, message: LogicalMessage, restart_lsn: Lsn) -> Iterator[ChangeGroup]:
         """Add a message that belongs to no transaction; yield the group if it is full."""
-        if self._after is not None and message.position <= self._after:
+        if self._filter.is_delivered(message):
             return
         self._add_item(message, restart_lsn)
         if self._is_full:
@@ -215,39 +197,6 @@ class GroupBuilder:
         if self._collected is not None and self._collected.batch_bytes >= self._batch_bytes_max:
             return True
         return rows >= self._rows_max or self.byte_count >= self._bytes_max
-
-    def _first_new(self, end: TransactionEnd) -> int:
-        """Return the ordinal of the first item of the transaction that was not delivered yet."""
-        if self._behind is not None and self._behind.shows(end.full_xid, end.commit_lsn):
-            return end.item_count
-        if self._after is None:
-            return 0
-        if (end.timeline, end.commit_lsn) == (self._after.timeline, self._after.commit_lsn):
-            return self._after.ordinal + 1
-        return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
-
-    def _is_all_new(self, run: CommittedRun) -> bool:
-        """Return whether the whole run is new: nothing was delivered or copied, and no row needs a check."""
-        after, ends = self._after, run.ends
-        if self._checks_each_row or (self._excludes and has_excluded(run.entries, self._excluded)):
-            return False
-        if after is not None and ends.timeline != after.timeline:
-            return False
-        if after is not None and ends.commit_lsns[0] <= after.commit_lsn:
-            return False
-        if not self._snapshots:
-            return True
-        oldest, lsn = FullXid(min(ends.full_xids)), Lsn(ends.commit_lsns[0])
-        if self._unseen_from is not None and oldest >= self._unseen_from[0] and lsn >= self._unseen_from[1]:
-            return True
-        return self._is_unseen_from(oldest, lsn)
-
-    def _is_unseen_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
-        """Return whether no snapshot shows anything of `xid` and later xids at or after an LSN; remember it if so."""
-        if not all(snapshot.shows_none_from(xid, commit_lsn) for snapshot in self._snapshots):
-            return False
-        self._unseen_from = xid, commit_lsn
-        return True
 
     def _fitting(self, run: CommittedRun, index: int) -> int:
         """Return the first transaction of a run, from `index` on, that fills the group; or the run's end."""
@@ -298,14 +247,14 @@ class GroupBuilder:
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
         self._reach(_GroupEnd(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
-        if isinstance(item, LogicalMessage | Truncation) and self._is_excluded(item, end):
+        if isinstance(item, LogicalMessage | Truncation) and self._filter.is_excluded(item, end):
             return
         if isinstance(item, LogicalMessage):
             if item.prefix not in CAPTURE_PREFIXES and self._selects_message(item.prefix):
                 self._items.append(item)
                 self._byte_count += ITEM_BYTES + len(item.content)
             return
-        items = [self._marked(routed) for routed in self._routes.items(item) if self._selects_item(routed, end)]
+        items = list(self._selected.delivered(item, end))
         if items:
             self._end_batches()
             self._count_item(item, end)
@@ -329,43 +278,21 @@ class GroupBuilder:
         here = _GroupEnd(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
         self._last = here._replace(ordinal=run.ordinal(stop) - 1)
-        for begin, finish in self._selected_rows(run, row, stop, end):
+        for begin, finish in self._filter.rows(run, row, stop, end):
             collected.append(run, begin, finish, end)
         return stop
 
-    def _selected_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of rows that no first copy contains and whose origin is not excluded."""
-        ranges: Iterable[tuple[int, int]] = ((start, stop),)
-        if self._excluded:
-            ranges = kept_rows(run.chunk.entries, start, stop, self._excluded, end.origin)
-        if self._copied is nothing_copied:
-            yield from ranges
-        else:
-            for begin, finish in ranges:
-                yield from self._not_copied(run, begin, finish, end)
-
-    def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of rows that no first copy contains."""
-        numbers, relations = run.chunk.numbers(start, stop), run.versions.relations
-        copied = {number for number in set(numbers) if self._copied(self._routes.target(relations[number]).oid, end)}
-        if not copied:
-            yield start, stop
-            return
-        begin = start
-        for row, number in enumerate(numbers, start):
-            if number in copied:
-                if row > begin:
-                    yield begin, row
-                begin = row + 1
-        if stop > begin:
-            yield begin, stop
-
     def _count_item(self, item: Item, end: TransactionEnd | None) -> None:
         """Count a TRUNCATE that is delivered now or was delivered before a restart."""
-        if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
+        if (
+            self._counts is None
+            or end is None
+            or not isinstance(item, Truncation)
+            or self._filter.is_excluded(item, end)
+        ):
             return
         for routed in self._routes.items(item):
-            if isinstance(routed, Truncation) and self._selects_item(routed, end):
+            if isinstance(routed, Truncation) and self._selected.selects_item(routed, end):
                 self._counts.count(end.commit_lsn, routed.database, routed.relation, 1)
 
     def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
@@ -373,29 +300,12 @@ class GroupBuilder:
         if self._counts is None or start == stop:
             return
         versions = run.versions
-        for begin, finish in self._selected_rows(run, start, stop, end):
+        for begin, finish in self._filter.rows(run, start, stop, end):
             for number, count in Counter(run.chunk.numbers(begin, finish)).items():
                 relation = versions.relations[number]
-                if self.selects(relation):
+                if self._selected.selects(relation):
                     target = self._routes.target(relation)
                     self._counts.count(end.commit_lsn, versions.databases[number], target, count)
-
-    def _is_excluded(self, item: LogicalMessage | Truncation, end: TransactionEnd | None) -> bool:
-        return bool(self._excluded) and self._excluded.holds(item.origin, end.origin if end is not None else 0)
-
-    def _selects_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
-        named = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
-        versions = [relation for relation in named if relation is not None]
-        if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
-            return False
-        return any(self.selects(relation) for relation in versions)
-
-    def _marked(self, item: RoutedItem) -> RoutedItem:
-        """Mark an event by which a table leaves the selection, or comes into it."""
-        if not isinstance(item, SchemaEvent):
-            return item
-        change = self._capture_change(item)
-        return item if change is CaptureChange.NONE else replace(item, capture=change)
 
     @property
     def _holds_changes(self) -> bool:
@@ -405,32 +315,9 @@ class GroupBuilder:
         last = self._items[-1]
         return not isinstance(last, SchemaEvent) or last.capture is not CaptureChange.ENDS
 
-    def _ends_capture(self, item: Item) -> bool:
-        """Return whether a selected table leaves the selection; a partition below another table is none."""
-        if not isinstance(item, SchemaEvent):
-            return False
-        if item.capture is CaptureChange.ENDS:
-            left = item.before
-            return left is not None and self.selects(left) and self._routes.target(left).oid == left.oid
-        return self._capture_change(item) is CaptureChange.ENDS
-
-    def _capture_change(self, event: SchemaEvent) -> CaptureChange:
-        if event.before is None or event.after is None:
-            return CaptureChange.NONE
-        was, now = self.selects(event.before), self.selects(event.after)
-        if was == now:
-            return CaptureChange.NONE
-        return CaptureChange.BEGINS if now else CaptureChange.ENDS
-
     def selects(self, relation: Relation) -> bool:
         """Return whether the rows of a relation version are delivered."""
-        found = self._selection.get(relation)
-        if found is None:
-            if len(self._selection) >= TABLES_MAX:
-                self._selection.clear()
-            found = all_tables(relation) and self._selected(self._routes.target(relation))
-            self._selection[relation] = found
-        return found
+        return self._selected.selects(relation)
 
     def _reach(self, reached: _GroupEnd) -> None:
         if self._first is None:

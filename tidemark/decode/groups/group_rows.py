@@ -10,9 +10,9 @@ from collections.abc import Callable
 from tidemark.decode.arrow.batch_costs import VersionCosts
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum.row_entries import ALL_KNOWN, ENTRY_BYTES, RowSorter, has_selected, put_runs, tuple_bytes
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import RowRun
-from tidemark.decode.transactions.rowlog import RelationVersions
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import RowRun
+from tidemark.decode.transactions.reorder_buffer.rowlog import RelationVersions
 from tidemark.model.change import TransactionEnd
 from tidemark.model.errors import InternalError
 from tidemark.model.relation import Relation

@@ -34,6 +34,7 @@ from tidemark.model.relation import TABLEOID_NUMBER, Align, Column, Relation, Ty
 
 ROUTES_MAX = 65536  # versions whose route is cached
 ROUTED_KIND = "p"  # pg_class.relkind of partitioned tables, which have no rows
+_COPIED_KIND = "r"  # of tables with rows
 _OID = TypeDescription(
     oid=Oid(26),
     namespace="pg_catalog",
@@ -187,7 +188,9 @@ class PartitionRoutes:
         described = after or before
         if described is None:
             return
-        if described.has_partition_rows and not self._is_new_version(event.database, described.oid, after):
+        if not described.has_partition_rows:
+            self._reported.pop((event.database, described.oid), None)  # it may become a root again
+        elif not self._is_new_version(event.database, described.oid, after):
             return
         yield from _changed(event, before, after)
 
@@ -244,6 +247,17 @@ def under_own_name(relation: Relation, root_of: RootOf) -> Relation | None:
     if root is None:
         return alone(relation)
     return as_target(relation) if root.oid == relation.oid else None
+
+
+def own_version(relation: Relation, root_of: RootOf) -> Relation:
+    """Return a version of a table that was delivered under its own name, whatever name its changes have now."""
+    own = under_own_name(relation, root_of) or alone(relation)
+    return as_target(own) if own.kind == ROUTED_KIND and not own.has_partition_rows else own
+
+
+def has_rows(relation: Relation) -> bool:
+    """Return whether rows are delivered with this version: with that of a partitioned table only if it is a root."""
+    return relation.kind == _COPIED_KIND or relation.has_partition_rows
 
 
 def alone(relation: Relation) -> Relation:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.transactions.committed_run import EndsInGroup, EndsPart, SmallTransactions
+from tidemark.decode.transactions.reorder_buffer.committed_run import EndsInGroup, EndsPart, SmallTransactions
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, TableCount, TransactionEnd
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation

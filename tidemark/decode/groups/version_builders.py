@@ -13,7 +13,7 @@ from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.arrow.small_batch import SmallBatches
 from tidemark.decode.groups.group_rows import GroupRows
 from tidemark.decode.groups.partitions import PartitionRoutes
-from tidemark.decode.transactions.rowlog import RelationVersions
+from tidemark.decode.transactions.reorder_buffer.rowlog import RelationVersions
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Oid

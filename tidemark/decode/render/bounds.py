@@ -18,7 +18,7 @@ from tidemark.decode.groups.transaction_counts import CountedEnds, TableCounts
 from tidemark.decode.render.column_texts import Int64Array, TextColumn
 from tidemark.decode.render.json_columns import instants_of, int64_column, lsns
 from tidemark.decode.render.placed_lines import Lines, Piece, Placed, lines_of
-from tidemark.decode.transactions.committed_run import EndsInGroup, SmallTransactions
+from tidemark.decode.transactions.reorder_buffer.committed_run import EndsInGroup, SmallTransactions
 from tidemark.decode.types.codec import without_escapes
 from tidemark.model.change import ChangeGroup, TransactionEnd
 from tidemark.model.commit_time import UNIX_EPOCH, USECS_PER_SECOND

@@ -23,10 +23,10 @@ from tidemark.decode.render.column_texts import Int64Array
 from tidemark.decode.render.json_columns import int64_column
 from tidemark.decode.render.literals import Literals
 from tidemark.decode.render.placed_lines import Lines, LineWriter, Piece
-from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.object_names import NO_NAMES, NamesThen
-from tidemark.decode.transactions.rowlog import RelationVersions
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, SmallTransactions
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.reorder_buffer.rowlog import RelationVersions
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.identifiers import quote_identifier
 from tidemark.model.change import LogicalMessage, Op, Truncation

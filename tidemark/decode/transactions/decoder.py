@@ -15,16 +15,30 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tidemark.decode.datum.varlena import BadDatum
-from tidemark.decode.transactions.committed_run import CommittedRun, singly
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction, Ended
 from tidemark.decode.transactions.heap_changes import HeapChanges, SelectsRelation, emit_schema
-from tidemark.decode.transactions.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.transactions.object_names import NameKeeper
-from tidemark.decode.transactions.open_transaction import OpenTransaction
-from tidemark.decode.transactions.ports import Catalog, CatalogRow, Databases, DatabaseSelectionChange, SpillPort
-from tidemark.decode.transactions.schema_changes import NO_POSITION_YET, SchemaTracker, database_event, is_captured
+from tidemark.decode.transactions.ports import (
+    Catalog,
+    CatalogRow,
+    Databases,
+    DatabaseSelectionChange,
+    DroppedTable,
+    SpillPort,
+)
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, Ended
+from tidemark.decode.transactions.reorder_buffer.itemlog import ITEM_OVERHEAD_BYTES
+from tidemark.decode.transactions.reorder_buffer.open_transaction import OpenTransaction
+from tidemark.decode.transactions.reorder_buffer.transactions import TransactionTable
+from tidemark.decode.transactions.schema_changes import (
+    NO_POSITION_YET,
+    SchemaTracker,
+    UncapturedDrop,
+    database_event,
+    is_captured,
+    is_unlogged,
+)
 from tidemark.decode.transactions.skim import Skimmer
-from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.model.change import LogicalMessage, TransactionEnd
 from tidemark.model.errors import CorruptWal, NodeUnfit
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, TimelineId, Xid, format_lsn
@@ -306,6 +320,8 @@ class Decoder:
             self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
             for database_change in self._databases.selection_changes(commit.xid):
                 self._add(record, transaction, partial(_emit_database, transaction, record.lsn, database_change))
+            for dropped in self._databases.dropped_in_left(commit.xid):
+                self._add(record, transaction, partial(_emit_dropped, transaction, record.lsn, dropped))
             fields = (commit.time_us, commit.database, record.origin, commit.gid)
             committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *fields), transaction)
         xids = (commit.xid, *commit.subxids)
@@ -474,3 +490,11 @@ def _emit_database(transaction: OpenTransaction, lsn: Lsn, database_change: Data
     for relation in sorted(database_change.relations, key=lambda relation: len(relation.ancestors)):
         if is_captured(relation):
             transaction.add_item(transaction.xid, database_event(database_change, relation, transaction.xid, lsn))
+        elif database_change.is_dropped and is_unlogged(relation):
+            _emit_dropped(transaction, lsn, DroppedTable(database_change.catalog.database, relation.oid))
+
+
+def _emit_dropped(transaction: OpenTransaction, lsn: Lsn, dropped: DroppedTable) -> None:
+    """Emit the DROP of a table that is unlogged, or in a database that is not captured any more."""
+    xid = transaction.xid
+    transaction.add_item(xid, UncapturedDrop(NO_POSITION_YET, lsn, dropped.database, xid, dropped.relation))

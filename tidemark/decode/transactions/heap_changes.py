@@ -17,11 +17,11 @@ from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.datum.toast import HAS_EXTERNAL, INFOMASK_AT, ToastChunks
 from tidemark.decode.datum.tuples import TupleLayout
 from tidemark.decode.transactions.object_names import NameKeeper, RowContext
-from tidemark.decode.transactions.open_transaction import OpenTransaction, SpeculativeKey, SpeculativeRow
 from tidemark.decode.transactions.ports import Catalog, Databases
+from tidemark.decode.transactions.reorder_buffer.open_transaction import OpenTransaction, SpeculativeKey, SpeculativeRow
+from tidemark.decode.transactions.reorder_buffer.transactions import TransactionTable
 from tidemark.decode.transactions.schema_changes import FIRST_UNPINNED_OID, NO_POSITION_YET, PERMANENT
 from tidemark.decode.transactions.skim import Skimmer
-from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.decode.types.registry import prints_names
 from tidemark.model.change import BeforeKind, Op, Truncation
 from tidemark.model.errors import CorruptWal, NodeUnfit

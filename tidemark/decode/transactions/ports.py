@@ -116,6 +116,13 @@ class DatabaseSelectionChange(NamedTuple):
     is_dropped: bool
 
 
+class DroppedTable(NamedTuple):
+    """A table that a transaction drops."""
+
+    database: Oid
+    relation: Oid
+
+
 class Databases(Protocol):
     """The databases of a cluster whose catalogs are mirrored."""
 
@@ -131,6 +138,9 @@ class Databases(Protocol):
 
     def selection_changes(self, xid: Xid) -> Sequence[DatabaseSelectionChange]:
         """Return the databases that are gained or lost when `xid` commits; called before `commit`."""
+
+    def dropped_in_left(self, xid: Xid) -> Sequence[DroppedTable]:
+        """Return the tables that `xid` drops in databases that were lost earlier; called before `commit`."""
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Make the changes of `xids` visible to all; return whether they changed a tracked catalog."""

@@ -11,22 +11,38 @@ A table that DDL rewrites gets a transient heap (`pg_class.relrewrite`), whose r
 the first such row until the transaction no longer sees the transient heap.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeGuard
 
 from tidemark.decode.transactions.ports import Catalog, DatabaseSelectionChange
 from tidemark.model.capture_change import CaptureChange
-from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.change import NO_COMMIT_TIME, RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation, ReplicaIdentity
 
 FIRST_UNPINNED_OID = 12000  # transam.h: lower OIDs are system catalogs (IsCatalogRelation)
 CAPTURED_KINDS = "rp"  # pg_class.relkind: ordinary and partitioned tables
-PERMANENT = "p"  # pg_class.relpersistence: other tables are not in WAL
+PERMANENT, UNLOGGED = "p", "u"  # pg_class.relpersistence: tables that are not permanent are not in WAL
 NO_POSITION_YET = Position(TimelineId(0), INVALID_LSN, 0)  # of an item whose transaction has not committed yet
 
-SchemaItem = SchemaEvent | RewriteBoundary
+
+@dataclass(frozen=True, slots=True)
+class UncapturedDrop:
+    """A table was dropped that is unlogged, or in a database that left the capture.
+
+    It is delivered if the table was captured before.
+    """
+
+    position: Position
+    lsn: Lsn
+    database: Oid
+    xid: Xid
+    relation: Oid
+    commit_time_us: int = NO_COMMIT_TIME
+
+
+SchemaItem = SchemaEvent | RewriteBoundary | UncapturedDrop
 
 
 def is_captured(relation: Relation | None) -> TypeGuard[Relation]:
@@ -38,6 +54,11 @@ def is_captured(relation: Relation | None) -> TypeGuard[Relation]:
         and relation.rewrite_of == INVALID_OID
         and relation.oid >= FIRST_UNPINNED_OID
     )
+
+
+def is_unlogged(relation: Relation) -> bool:
+    """Return whether a table would be captured if it were logged."""
+    return relation.persistence == UNLOGGED and is_captured(replace(relation, persistence=PERMANENT))
 
 
 def effect_of(before: Relation | None, after: Relation | None, *, rewritten: bool) -> SchemaEffect:
@@ -112,6 +133,7 @@ class _Reported(NamedTuple):
 
     xid: Xid
     version: Relation | None
+    is_unlogged: bool  # it exists without a version
 
 
 class _Rewrite(NamedTuple):
@@ -172,6 +194,8 @@ class SchemaTracker:
             after = now if is_captured(now) else None
             if before is not after and differ(before, after):
                 changed.append((before, after, oid in rewriting))
+            elif now is None and self._was_unlogged(oid):
+                items.append(self._unlogged_drop(xid, oid))
         changed.sort(key=lambda change: _rank(*change[:2]))
         return [*items, *(self._event(xid, before, after, rewritten=is_new) for before, after, is_new in changed)]
 
@@ -219,11 +243,28 @@ class SchemaTracker:
         committed = self._catalog.relation(oid, None)
         return committed if is_captured(committed) else None
 
+    def _was_unlogged(self, oid: Oid) -> bool:
+        """Return whether a table existed that is not captured, although its kind is."""
+        versions = self._reported.get(oid)
+        if versions:
+            return versions[-1].is_unlogged
+        committed = self._catalog.relation(oid, None)
+        return committed is not None and is_unlogged(committed)
+
+    def _unlogged_drop(self, xid: Xid, oid: Oid) -> TaggedItem:
+        self._report(xid, oid, _Reported(xid, None, is_unlogged=False))
+        database = self._catalog.database
+        return TaggedItem(xid, UncapturedDrop(NO_POSITION_YET, self._dirty_lsn, database, self._top_xid, oid))
+
+    def _report(self, xid: Xid, oid: Oid, reported: _Reported) -> None:
+        self._reported.setdefault(oid, []).append(reported)
+        self._reported_by.setdefault(xid, set()).add(oid)
+
     def _event(self, xid: Xid, before: Relation | None, after: Relation | None, *, rewritten: bool) -> TaggedItem:
         described = after if after is not None else before
         assert described is not None, "one of both descriptions exists"
-        self._reported.setdefault(described.oid, []).append(_Reported(xid, after))
-        self._reported_by.setdefault(xid, set()).add(described.oid)
+        still_exists = after is None and self._catalog.relation(described.oid, self._top_xid) is not None
+        self._report(xid, described.oid, _Reported(xid, after, is_unlogged=still_exists))
         change = SchemaChange.ALTER
         if before is None:
             change = SchemaChange.CREATE
@@ -239,7 +280,7 @@ class SchemaTracker:
             effect,
             before,
             after,
-            still_exists=after is None and self._catalog.relation(described.oid, self._top_xid) is not None,
+            still_exists=still_exists,
         )
         return TaggedItem(xid, event)
 

@@ -14,8 +14,6 @@ from functools import partial
 
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.datum.tuples import TupleLayout
-from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
-from tidemark.decode.transactions.committed_transaction import Ended
 from tidemark.decode.transactions.extract import RowExtractor
 from tidemark.decode.transactions.file_versions import (
     FIRST_VERSION,
@@ -24,7 +22,6 @@ from tidemark.decode.transactions.file_versions import (
     OWN_IS_REWRITE,
     FileVersions,
 )
-from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.pending_rows import (
     BYTE_ENDS,
     END_COLUMNS,
@@ -40,7 +37,10 @@ from tidemark.decode.transactions.pending_rows import (
     PendingRows,
 )
 from tidemark.decode.transactions.ports import CatalogRow, PendingTransaction
-from tidemark.decode.transactions.transactions import TransactionTable
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, SmallTransactions
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import Ended
+from tidemark.decode.transactions.reorder_buffer.open_transaction import OpenTransaction
+from tidemark.decode.transactions.reorder_buffer.transactions import TransactionTable
 from tidemark.decode.transactions.xid_states import KNOWN, NONE, ORDINARY, PASSED_OVER, SEES_OWN, UNKNOWN
 from tidemark.model.lsn import XID_MASK, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator

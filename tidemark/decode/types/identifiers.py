@@ -61,13 +61,16 @@ def quote_identifier(name: str, major: int) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def type_display_name(oid: Oid, namespace: str, name: str, major: int, *, hidden: bool) -> str:
+def type_display_name(oid: Oid, namespace: str | None, name: str, major: int, *, hidden: bool) -> str:
     """Return what `format_type` prints for a type that is not an array; `hidden`: pg_catalog has one of its name."""
     return _SPECIAL[oid] if oid in _SPECIAL else visible_name(namespace, name, major, hidden=hidden)
 
 
-def visible_name(namespace: str, name: str, major: int, *, hidden: bool) -> str:
-    """Return a name, with its schema if the path would not find it; `hidden`: pg_catalog has one of this name."""
-    if namespace == PG_CATALOG or (namespace == PUBLIC and not hidden):
+def visible_name(namespace: str | None, name: str, major: int, *, hidden: bool) -> str:
+    """Return a name, with its schema if it has one and the path would not find it.
+
+    `hidden`: pg_catalog has one of this name.
+    """
+    if namespace is None or namespace == PG_CATALOG or (namespace == PUBLIC and not hidden):
         return quote_identifier(name, major)
     return f"{quote_identifier(namespace, major)}.{quote_identifier(name, major)}"

@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from tidemark.io.flight.remote_errors import ServerBusy, ServerUnreachable, translated_error
 from tidemark.io.flight.server_address import ServerAddress
-from tidemark.io.state.schema_values import decode_schema
+from tidemark.io.state.schema_values import ReadVersions, decode_schema
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
@@ -36,6 +36,7 @@ from tidemark.wire.outbox_requests import (
     Query,
     ValuesRequest,
     decode_headers,
+    unpack_version,
 )
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.known_readers import KnownReaders
@@ -68,7 +69,7 @@ class FlightOutbox:
         headers = [] if address.token is None else [(AUTHORIZATION, b"Bearer " + address.token.content)]
         self._of_request = flight.FlightCallOptions(timeout=call_s, headers=headers)
         self._of_stream = flight.FlightCallOptions(headers=headers)
-        self._relations: dict[SchemaVersion, Relation] = {}  # bounded by the schema versions in the state
+        self._relations = ReadVersions()
         with self._translated():
             roots = {"tls_root_certs": address.roots} if address.roots else {}
             self._client = flight.FlightClient(address.url, generic_options=KEEPALIVE, **roots)
@@ -133,19 +134,16 @@ class FlightOutbox:
 
     def relation(self, version: SchemaVersion) -> Relation:
         """Return the relation version with this number in headers."""
-        known = self._relations  # NB: another thread may replace it meanwhile
-        if version not in known:
-            stored = self.request_one(Query.RELATION, OutboxRequest(version=version))
-            known[version] = decode_schema(version, stored)[1]
-        return known[version]
+
+        def stored() -> bytes:
+            return self.request_one(Query.RELATION, OutboxRequest(version=version))
+
+        return self._relations.relation(version, stored)
 
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""
-        stored = self.request(Query.RELATIONS, OutboxRequest())
-        return {
-            SchemaVersion(number): decode_schema(SchemaVersion(number), value)
-            for number, value in enumerate(stored, start=1)
-        }
+        sent = self.request(Query.RELATIONS, OutboxRequest())
+        return {number: decode_schema(number, stored) for number, stored in map(unpack_version, sent)}
 
     def registered(self, reader: str) -> Reader | None:
         """Return what a reader has confirmed; None if it is not registered."""
@@ -179,7 +177,7 @@ class FlightOutbox:
         """Request the facts; schema versions of another outbox have other relations."""
         facts = self._request_facts()
         if facts.identity != self.identity:
-            self.identity, self._relations = facts.identity, {}
+            self.identity, self._relations = facts.identity, ReadVersions()
         return facts
 
     def _request_facts(self) -> OutboxFacts:

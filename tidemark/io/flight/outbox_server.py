@@ -43,6 +43,7 @@ from tidemark.wire.outbox_requests import (
     Query,
     ValuesRequest,
     pack_header,
+    pack_version,
 )
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import encode_header
@@ -196,7 +197,7 @@ def _relation(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]:
 
 
 def _relations(outbox: OutboxReader, _request: OutboxRequest) -> Iterator[bytes]:
-    yield from (stored for _, stored in outbox.stored_schemas())
+    yield from (pack_version(number, stored) for number, stored in outbox.stored_schemas())
 
 
 def _registered(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]:

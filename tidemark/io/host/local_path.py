@@ -9,10 +9,12 @@ from pathlib import Path
 from tidemark.model.errors import ConfigError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # NB: at least two letters; one slash, since Path collapses two
-
-
 _STORE = "s3://"
+_PATH_HINT = "choose a folder whose path has no %, backslash, [, ], ^, | or control character"
 _LAKE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9_=.-]+)*")
+# NB: delta-rs makes a URL of a path and decodes it again (1.6): it writes to one folder and reads from another one, or
+# panics. Measured for each character of ASCII.
+_NO_LAKE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]^|\x00-\x1f\x7f]")
 
 
 class NotLocal(ConfigError):
@@ -22,7 +24,7 @@ class NotLocal(ConfigError):
 
 
 class NoLakeLocation(ConfigError):
-    """A URL that cannot be the location of a lake."""
+    """A URL or a path that cannot be the location of a lake."""
 
     hint = (
         "give a folder of a local file system, or s3://BUCKET/PREFIX: names of ASCII letters, digits, _, =, . and -, "
@@ -43,10 +45,16 @@ def is_in_store(text: str) -> bool:
 
 
 def lake_location(text: str, what: str = "") -> str:
-    """Return the location of a lake: an absolute path, or a URL without a slash at its end."""
+    """Return the location of a lake: an absolute path, or a URL without a slash at its end.
+
+    Raises `NoLakeLocation`.
+    """
     said = f"{what + ': ' if what else ''}{text}"
     if not _SCHEME.match(text):
-        return str(Path(text).absolute())
+        path = str(Path(text).absolute())
+        if found := _NO_LAKE.search(path):
+            raise NoLakeLocation(f"{said}: no lake can be in a path with {found[0]!r}", hint=_PATH_HINT)
+        return path
     if not is_in_store(text):
         raise NoLakeLocation(f"{said} is a URL of another store than s3://")
     location = text.rstrip("/")

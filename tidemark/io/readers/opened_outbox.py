@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from tidemark.io.host.log_output import get_log
+from tidemark.io.host.logs import LaterLog
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state_folder import StateFolder
@@ -26,5 +26,5 @@ def open_once(folder: StateFolder) -> OutboxReader:
             opened.close()
             opened = None
         if opened is None:
-            opened = _OPEN[key] = OutboxReader.open(folder, guarded=reporting_stuck_writers(get_log("state")))
+            opened = _OPEN[key] = OutboxReader.open(folder, guarded=reporting_stuck_writers(LaterLog("state")))
         return opened

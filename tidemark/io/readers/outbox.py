@@ -16,14 +16,14 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.environment import Environment, LmdbTransaction, LmdbViews
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
-from tidemark.io.state.schema_values import decode_schema
+from tidemark.io.state.schema_values import ReadVersions
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.keys import Scope, named, numbered, slot
+from tidemark.wire.keys import Scope, named, numbered, parse_number, slot
 from tidemark.wire.outbox import OutboxValue, join
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
@@ -91,7 +91,7 @@ class OutboxReader(OpenedState):
     def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
         super().__init__(environment, scope, identity)
         self._clock = SystemClock()
-        self._relations: dict[SchemaVersion, Relation] = {}  # bounded by the schema versions in the state
+        self._relations = ReadVersions()
 
     @property
     def outbox_id(self) -> str:
@@ -201,17 +201,22 @@ class OutboxReader(OpenedState):
 
     def relation(self, version: SchemaVersion) -> Relation:
         """Return the relation version with this number in headers."""
-        if version not in self._relations:
-            self._relations[version] = decode_schema(version, self.stored_schema(version))[1]
-        return self._relations[version]
+        return self._relations.relation(version, lambda: self.stored_schema(version))
 
     def stored_schema(self, version: SchemaVersion) -> bytes:
-        """Return a schema version as it is stored."""
-        with self.environment.read() as transaction:
-            stored = transaction.get(numbered(self.scope, version), db=self.environment.database("schemas"))
-        if stored is None:
-            raise DamagedValue(f"schema version {version}", "it is not there")
-        return stored
+        """Return a schema version as it is stored; raise `OutboxTrimmed` if no value names it any more."""
+        key, database = numbered(self.scope, version), self.environment.database("schemas")
+        with self.environment.read() as transaction, transaction.cursor(database) as cursor:
+            found = cursor.set_range(key)
+            if found and cursor.key() == key:
+                return cursor.value()
+            has_later = found and parse_number(self.scope, cursor.key()) is not None
+        if has_later:
+            raise OutboxTrimmed(
+                f"schema version {version} is not in the outbox of {self.folder.root} any more: the values with it "
+                "were trimmed"
+            )
+        raise DamagedValue(f"schema version {version}", "it is not there")
 
     def registered(self, reader: str) -> Reader | None:
         """Return what a reader has confirmed; None if it is not registered."""
@@ -231,7 +236,7 @@ class OutboxReader(OpenedState):
             if transaction.stat(database)["entries"] >= READERS_REGISTERED_MAX:
                 raise StateError(f"{READERS_REGISTERED_MAX} readers are registered", hint="`cdcctl reader drop` one")
             if is_required:
-                StateTransaction(self.environment, transaction, self.scope, self.identity, {}).keep_confirmed()
+                StateTransaction(self.environment, transaction, self.scope, self.identity).keep_confirmed()
             trimmed = self._ledger(transaction).trimmed
             registered = Reader(trimmed, trimmed, self._clock.wall_us(), is_required)
             transaction.put(key, READER.encode(registered), db=database)

@@ -49,7 +49,7 @@ class StateReaders:
             yield self._inside(transaction)
 
     def _inside(self, transaction: LmdbTransaction) -> StateTransaction:
-        return StateTransaction(self._opened.environment, transaction, self._opened.scope, self._opened.identity, {})
+        return StateTransaction(self._opened.environment, transaction, self._opened.scope, self._opened.identity)
 
 
 def _lag_us(now_us: int, since_us: int | None) -> int:

@@ -29,7 +29,7 @@ class StateCapture:
         """Return what a pipeline must know about the capture."""
         opened = self._opened
         with opened.environment.read() as transaction:
-            inside = StateTransaction(opened.environment, transaction, opened.scope, opened.identity, {})
+            inside = StateTransaction(opened.environment, transaction, opened.scope, opened.identity)
             followed, ledger, keys = inside.followed(), inside.ledger(), inside.marker_keys()
         return CaptureFacts(
             host_name(),

@@ -11,7 +11,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Partition, Sequence
 from tidemark.model.relation import Relation
-from tidemark.wire.keys import Scope, named
+from tidemark.wire.keys import Scope, named, parse_number
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.state_keys import BEGINNING, IDENTITY, LEDGER
@@ -69,15 +69,18 @@ class OpenedState:
         """Return every schema version with its database."""
         return {version: decode_schema(version, stored) for version, stored in self.stored_schemas()}
 
+    def latest_versions(self) -> dict[tuple[Oid, Oid], Relation]:
+        """Return the tables of which something was delivered, by database and OID, as they were delivered last."""
+        return {(database, relation.oid): relation for database, relation in self.relations().values()}
+
     def stored_schemas(self) -> list[tuple[SchemaVersion, bytes]]:
         """Return every schema version as it is stored."""
         found: list[tuple[SchemaVersion, bytes]] = []
-        prefix = self.scope.prefix
         database = self.environment.database("schemas")
         with self.environment.read() as transaction, transaction.cursor(database) as cursor:
-            more = cursor.set_range(prefix)
-            while more and cursor.key().startswith(prefix):
-                found.append((SchemaVersion(int.from_bytes(cursor.key()[len(prefix) :])), cursor.value()))
+            more = cursor.set_range(self.scope.prefix)
+            while more and (number := parse_number(self.scope, cursor.key())) is not None:
+                found.append((SchemaVersion(number), cursor.value()))
                 more = cursor.next()
         return found
 

@@ -16,6 +16,7 @@ from tidemark.io.state.reader_holds import (
     mark_bytes,
     required_readers,
 )
+from tidemark.io.state.schema_numbers import SchemaNumbers
 from tidemark.io.state.schema_values import encode_schema
 from tidemark.io.state.stored_values import StoredValues
 from tidemark.model.errors import StateError
@@ -23,7 +24,8 @@ from tidemark.model.lsn import INVALID_LSN, Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.keys import Scope, named, numbered
+from tidemark.wire.keys import LAST_NUMBER, Scope, named, numbered, parse_number
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.key import DamagePolicy, Key
 from tidemark.wire.state.outbox_ledger import OutboxLedger
@@ -35,23 +37,31 @@ from tidemark.wire.state.state_keys import (
     READER,
 )
 from tidemark.wire.state.values import Identity, Watermark
-from tidemark.wire.values import EncodedGroup
+from tidemark.wire.values import NO_SCHEMA_VERSION, EncodedGroup
 
 FREE_BYTES_MIN = 64 << 20  # of the file system: reserved so that a full outbox never prevents a confirmation
-Versions = dict[tuple[Oid, Relation], SchemaVersion]
 
 
 class OutboxTransaction(StoredValues):
     """Groups are appended, confirmations applied, values trimmed; delivered and confirmed move with them."""
 
     def __init__(
-        self, environment: Environment, transaction: LmdbTransaction, scope: Scope, identity: Identity, known: Versions
+        self,
+        environment: Environment,
+        transaction: LmdbTransaction,
+        scope: Scope,
+        identity: Identity,
+        numbers: SchemaNumbers | None = None,
     ) -> None:
-        """`known`: the schema versions that already have a number."""
+        """`numbers`: of the schema versions; None: the transaction delivers nothing."""
         super().__init__(environment, transaction, scope, identity)
-        self._known = known
+        self._numbers = SchemaNumbers() if numbers is None else numbers
         self._readers: tuple[Mapping[str, Reader], frozenset[str]] | None = None  # once read, until one changes
-        self.new_versions: dict[tuple[Oid, Relation], SchemaVersion] = {}
+        self._head: int = NO_SEQUENCE  # after what this transaction delivers
+        self._new_versions: dict[tuple[Oid, Relation], SchemaVersion] = {}
+        self._deleted_versions: set[SchemaVersion] = set()
+        self._has_searched = False
+        self._dropped_tables = list[TableKey]()
         self.lapsed: dict[str, Reader] = {}  # by this transaction
 
     @property
@@ -65,6 +75,7 @@ class OutboxTransaction(StoredValues):
         if not group.moves_delivered:
             assert before is not None, "a first copy comes after the base"
             group = replace(group, last=before.pointer)
+        self._head = ledger.head + len(group.values)
         if group.values:
             self._check_space(group, ledger)
             ledger = self.outbox.append(ledger, group, self._version_of, mark_bytes=mark_bytes(self.identity))
@@ -93,6 +104,8 @@ class OutboxTransaction(StoredValues):
         trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in active.values()))
         if trimmed != ledger:
             self.put(LEDGER, trimmed)
+        if self._numbers.needs_search:
+            self._delete_versions(trimmed)
         return trimmed
 
     def keep_confirmed(self) -> None:
@@ -128,6 +141,31 @@ class OutboxTransaction(StoredValues):
     def counted(self) -> Watermark | None:
         """Return the confirmed watermark; without required readers, the delivered one."""
         return self.confirmed() if required_readers(self.readers()[0]) else self.delivered()
+
+    def kept_version(self, database: Oid, relation: Relation) -> SchemaVersion:
+        """Return the number of a schema version that a copy names; store a new one, also in a state without an outbox.
+
+        The newest version of a table stays, except for those of dropped tables (`SchemaNumbers`).
+        """
+        if self._numbers.needs_search:
+            self._delete_versions(self.ledger())
+        number = self._numbers.numbers.get((database, relation))
+        if number is not None and number not in self._deleted_versions:
+            return number
+        return self._new_versions.get((database, relation)) or self._store_version(database, relation)
+
+    def drop_versions(self, database: Oid, relation: Oid) -> None:
+        """Record that a table is dropped: its schema versions are not needed for long."""
+        self._dropped_tables.append((database, relation))
+
+    def record_versions(self) -> None:
+        """Let the numbers of the schema versions follow what this transaction changed of them, after its commit."""
+        if self._has_searched:
+            self._numbers.searched(self._deleted_versions)
+        if self._new_versions:
+            self._numbers.add(self._new_versions, self._head)
+        if self._dropped_tables:
+            self._numbers.drop(self._dropped_tables, self._head)
 
     def ledger(self) -> OutboxLedger:
         """Return the ledger of the outbox; damaged: counted again."""
@@ -240,11 +278,34 @@ class OutboxTransaction(StoredValues):
             )
 
     def _version_of(self, database: Oid, relation: Relation) -> SchemaVersion:
-        known = self._known.get((database, relation)) or self.new_versions.get((database, relation))
-        if known is not None:
-            return known
+        number = self._numbers.numbers.get((database, relation))
+        if number is None or number in self._deleted_versions:
+            return self._new_versions.get((database, relation)) or self._store_version(database, relation)
+        self._numbers.named[number] = self._head  # also if this transaction fails: the version then stays longer
+        return number
+
+    def _store_version(self, database: Oid, relation: Relation) -> SchemaVersion:
+        """Store a version under the number after the greatest."""
         handle = self._environment.database("schemas")
-        version = SchemaVersion(self._transaction.stat(handle)["entries"] + 1)
-        self._transaction.put(numbered(self._scope, version), encode_schema(database, relation), db=handle)
-        self.new_versions[database, relation] = version
-        return version
+        number = SchemaVersion(self._last_version() + 1)
+        self._transaction.put(numbered(self._scope, number), encode_schema(database, relation), db=handle)
+        self._new_versions[database, relation] = number
+        return number
+
+    def _last_version(self) -> SchemaVersion:
+        with self._transaction.cursor(self._environment.database("schemas")) as cursor:
+            has_later = cursor.set_range(numbered(self._scope, LAST_NUMBER))
+            found = cursor.prev() if has_later else cursor.last()
+            number = parse_number(self._scope, cursor.key()) if found else None
+        return NO_SCHEMA_VERSION if number is None else SchemaVersion(number)
+
+    def _delete_versions(self, ledger: OutboxLedger) -> None:
+        """Delete the schema versions that no value of the outbox names, if it is time to search for them."""
+        unneeded = self._numbers.unneeded(ledger.trimmed)
+        if unneeded is None:
+            return
+        handle = self._environment.database("schemas")
+        for number in unneeded:
+            self._transaction.delete(numbered(self._scope, number), db=handle)
+        self._deleted_versions.update(unneeded)
+        self._has_searched = True

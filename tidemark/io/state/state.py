@@ -5,14 +5,15 @@ first: the loser of a switch fails in it, with nothing written. Positions never 
 policy for damage (`tidemark.wire.state.state_keys`); none is a silent start from the oldest position.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tidemark.io.host.logs import Log
 from tidemark.io.state.confirmed_file import TakenConfirmation
 from tidemark.io.state.environment import Environment, Guarded, LmdbTransaction, StateMissing, map_bytes_for
 from tidemark.io.state.opened_state import OpenedState, capture_scope, scope_of
+from tidemark.io.state.schema_numbers import SchemaNumbers
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateMarks, StateView
@@ -29,9 +30,6 @@ from tidemark.wire.state.plugin_log import PluginLog
 from tidemark.wire.state.process_log import Owner, ProcessLog
 from tidemark.wire.state.state_keys import ARCHIVING, HAND_OVER, IDENTITY, INCARNATIONS, LEDGER, MARKER_KEYS, PLUGINS
 from tidemark.wire.state.values import Archiving, HandOver, Identity, Incarnations, MarkerKeys
-
-if TYPE_CHECKING:
-    from tidemark.io.state.outbox_transaction import Versions
 
 
 class NotDeliverer(Fenced):
@@ -51,7 +49,7 @@ class StateStore(OpenedState):
 
     def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
         super().__init__(environment, scope, identity)
-        self._versions: Versions = {}
+        self._numbers = SchemaNumbers()
 
     @classmethod
     def create(
@@ -171,7 +169,7 @@ class StateStore(OpenedState):
             transaction = self._inside(written)
             transaction.check_epoch(epoch)
             yield transaction
-        self._versions.update(transaction.new_versions)
+        transaction.record_versions()
 
     def begin_epoch(self, owner: Owner, log: Log | None = None) -> Epoch:
         """Begin a new epoch: the owner of the last one fails in its next transaction.
@@ -206,10 +204,25 @@ class StateStore(OpenedState):
 
     def read_versions(self) -> None:
         """Read the schema versions again, as the owner of an earlier epoch has left them."""
-        self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}
+        with self.reading() as transaction:
+            head = transaction.ledger().head
+        self._numbers = SchemaNumbers(self.relations(), head)
+
+    def drop_versions(self, is_dropped: Callable[[Oid, Oid], bool]) -> None:
+        """Record which tables of the stored schema versions were dropped earlier, if some versions may be deleted.
+
+        `is_dropped` has a database and a relation. Its catalogs may be older than the last delivered group: a table
+        with a copy exists, since a delivered DROP removes the copy.
+        """
+        if not self._numbers.needs_search:
+            return
+        with self.reading() as transaction:
+            head, copies = transaction.ledger().head, transaction.copies()
+        dropped = [key for key in sorted(self._numbers.tables() - copies.keys()) if is_dropped(*key)]
+        self._numbers.drop(dropped, head)
 
     def _inside(self, transaction: LmdbTransaction) -> StateTransaction:
-        return StateTransaction(self.environment, transaction, self.scope, self.identity, self._versions)
+        return StateTransaction(self.environment, transaction, self.scope, self.identity, self._numbers)
 
 
 def _check_same(folder: StateFolder, found: Identity, wanted: Identity) -> None:

@@ -175,10 +175,13 @@ class StateTransaction(OutboxTransaction):
         """Store the progress of a table's first copy."""
         self.replace_value(self._environment.database("copies"), table_text(database, relation), COPY, progress)
 
-    def drop_copy(self, database: Oid, relation: Oid) -> None:
-        """Remove the first copy of a table that no longer exists."""
-        key = named(self._scope, table_text(database, relation))
-        self._transaction.delete(key, db=self._environment.database("copies"))
+    def drop_copy(self, database: Oid, relation: Oid, *, requested_to: Lsn | None = None) -> None:
+        """Remove the copy of a table that no longer exists, and a request for one up to an LSN; None: any request."""
+        table, recopies = table_text(database, relation), self.recopies()
+        self._transaction.delete(named(self._scope, table), db=self._environment.database("copies"))
+        request = recopies.tables.get(table)
+        if request is not None and (requested_to is None or request.after_lsn <= requested_to):
+            self.put_recopies(Recopies({name: kept for name, kept in recopies.tables.items() if name != table}))
 
     def recopies(self) -> Recopies:
         """Return the requested copies; damaged: none, and a client that waits for one finds it missing."""

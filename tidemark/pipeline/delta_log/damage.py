@@ -33,10 +33,15 @@ class ScanStopped(Exception):
 
 
 def damage_of(
-    uri: str, *, is_read: Callable[[str], bool] = lambda _path: True, is_over: Callable[[], bool] = lambda: False
+    uri: str,
+    opened: DeltaTable | None = None,
+    *,
+    is_read: Callable[[str], bool] = lambda _path: True,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> str:
     """Return what is lost or damaged of the table at `uri`; "" if nothing is, or if the disk does not permit the check.
 
+    `opened`: the table itself, if it was opened just now: its log can be read.
     Data files for which `is_read` is true are read; of the others only the size is checked. Raise `ScanStopped` once
     `is_over` returns true.
     """
@@ -45,7 +50,7 @@ def damage_of(
         if store.is_plain_file(log):
             return f"{log} is not a folder"
         try:
-            table = open_delta(uri)
+            table = opened or open_delta(uri)
         except TableNotFoundError:
             return ""  # the table was removed, or the lake's folder is gone
         except (DeltaError, OSError):

@@ -22,18 +22,18 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.driver.executor_jobs import ExecutorJobs, ExecutorsFailed
 from tidemark.pipeline.driver.executors import Executors
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.landing.portions import Writers
 from tidemark.pipeline.merge.keys import Indexes
 from tidemark.pipeline.merge.merge_tasks import MergeTask
 from tidemark.pipeline.merge.merging import MergedFiles
-from tidemark.pipeline.sinks.executor_files import ReplicaFiles, TargetFiles, WrittenFiles, joined
+from tidemark.pipeline.sinks.executors.executor_files import ReplicaFiles, TargetFiles, WrittenFiles, joined
+from tidemark.pipeline.sinks.executors.write_costs import MergeCosts, ReadCosts, RunWriter, WriteCosts
 from tidemark.pipeline.sinks.steps import PackedRun, Rows, run_of_rows
-from tidemark.pipeline.sinks.write_costs import MergeCosts, ReadCosts, RunWriter, WriteCosts
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
-from tidemark.pipeline.source.unread_rows import UnreadRows, read_batches
+from tidemark.pipeline.source.rows.unread_rows import UnreadRows, read_batches
 from tidemark.pipeline.storage.stores import open_lake
 
 TASK_BYTES = 16 << 20  # of values: one file of a log

@@ -37,7 +37,8 @@ from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.pipeline.driver.arguments import READER, parse_arguments
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE, CapturePlace, ServerPlace, StatePlace
 from tidemark.pipeline.driver.executor_writers import ExecutorWriters
-from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, SERVER, Pipeline, full_disks
+from tidemark.pipeline.driver.pipeline_waits import FULL_HINT, SERVER, full_disks
+from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
 from tidemark.pipeline.driver.standalone_master import wait_for_master
 from tidemark.pipeline.failpoints import Failpoint, MaintenanceFailpoint

@@ -6,11 +6,9 @@ costs only time. The driver reads the values itself, so a batch runs no Spark jo
 runs (`executor_writers`).
 """
 
-import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -18,21 +16,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemark.io.host.disk import StateFull, is_full
+from tidemark.io.host.disk import StateFull
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.memory import FreedMemory, return_freed_memory
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
-from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.readers.outbox import OutboxTrimmed
-from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE
 from tidemark.pipeline.driver.checkpoint_files import checkpoint_url
 from tidemark.pipeline.driver.executor_writers import ExecutorWriters
 from tidemark.pipeline.driver.offset_log import OffsetLog
-from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of, scratch_folders
-from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
-from tidemark.pipeline.lake.table_errors import LakeFailed, TableFenced, unavailable_store
+from tidemark.pipeline.driver.pipeline_waits import PipelineWaits, named_error
+from tidemark.pipeline.driver.session import SparkGone, is_alive, local_dir_of
+from tidemark.pipeline.failures import first_reason
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, TableFenced
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed, newest_commit
 from tidemark.pipeline.landing.lake_epoch import LakeHold
@@ -46,25 +44,19 @@ from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset, OutboxReplaced
 from tidemark.pipeline.source.options import FORMAT
 from tidemark.pipeline.source.outbox_port import OutboxPort
-from tidemark.pipeline.storage.outage_wait import OutageWait
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
-from tidemark.pipeline.storage.store_wait import StoreWait
-from tidemark.pipeline.storage.stores import is_remote
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
 QUERY = "tidemark"
-SERVER = "outbox server"  # in the log
 BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch costs the same for any size
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 BURST_ROWS = 500_000  # in ten seconds
 POLL_S = 0.2
 POLL_TIMEOUT_MS = 500  # of the source; the query has no other source, which would wait as well
 RESTARTS_MAX = 5  # in a row, without a batch between them
-LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
 BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM has ended; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
 _RETRIED = (LakeFailed, StoreUnavailable, TableFenced)
-FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
 
 
 class QueryFailed(ConsumerFailed):
@@ -97,7 +89,7 @@ class Pipeline:
         self._hold = hold
         self._outbox = outbox
         self._capture = capture
-        self._metrics = metrics = progress.metrics
+        self._metrics = progress.metrics
         self._progress = progress
         self._log = log
         self._stop = threading.Event()  # replaced by the caller's in `run`
@@ -106,16 +98,14 @@ class Pipeline:
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
         self._in_batch = threading.Lock()
         self._freed_memory = FreedMemory(BURST_ROWS, _return_freed_memory)
-        self._disk_space = DiskSpace(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
-        self._store_wait = StoreWait(settings.lake, metrics.store_wait_seconds, log)
-        self._server_wait = OutageWait(SERVER, outbox.head, SERVER_OUTAGE, log, seconds=metrics.server_wait_seconds)
+        self._waits = PipelineWaits(settings, outbox, progress, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
         self._stop = stop
         if self._writers is not None:
             self._writers.attach(spark, stop)
-        self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
+        self._waits.include_disk_of(local_dir_of(spark))
         with self._landing.maintained():
             self._run_queries(spark, stop)
         if self._settings.once:
@@ -124,7 +114,7 @@ class Pipeline:
     def _run_queries(self, spark: SparkSession, stop: threading.Event) -> None:
         failed = 0
         while not stop.is_set():
-            if not (self._has_space() and self._store_answers() and self._server_answers()):
+            if not self._waits.are_over():
                 stop.wait(POLL_S)
                 continue
             self._failure = None
@@ -138,89 +128,20 @@ class Pipeline:
                     return
                 if not is_alive(spark):  # first: a dead JVM may cause any kind of failure
                     raise SparkGone("Spark's JVM has ended") from error
-                if self._waits_after(error):
+                if self._waits.begin_after(error, self._failure):
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
                 try:
                     self._judge(error, failed)
                 except (*_RETRIED, *SERVER_OUTAGE) as found:  # the outbox or the lake was asked, and did not answer
                     self._failure = found
-                    if self._waits_after(found):
+                    if self._waits.begin_after(found, self._failure):
                         continue
                     raise
                 self._metrics.restarts.inc()
                 stop.wait(RESTART_WAIT_S)
             else:
                 return
-
-    def _waits_after(self, error: Exception) -> bool:
-        """Return whether the query failed because of a disk, store or server that has to be waited for."""
-        full = self._full_disk(error)
-        if full is not None:
-            self._disk_space.record_full_disk(full)
-            self._progress.record_disk_wait(self._disk_space.reason)
-            return True
-        unavailable = unavailable_store(self._failure or error, self._settings.lake)
-        if unavailable is not None:
-            self._store_wait.record(unavailable)
-            self._progress.record_store_wait(self._store_wait.reason)
-            return True
-        outage = self._server_outage(error)
-        if outage is not None:
-            self._server_wait.record(outage)
-            return True
-        return False
-
-    def _has_space(self) -> bool:
-        """Return whether the pipeline may run; if it waits for space on a disk, notify the service manager."""
-        was_waiting = self._disk_space.is_waiting
-        if self._disk_space.has_come():
-            if was_waiting:
-                self._progress.record_disk_wait("")
-            return True
-        notify(READY)  # otherwise the service manager considers the process hung
-        notify(ALIVE)
-        return False
-
-    def _store_answers(self) -> bool:
-        """Return whether the object store answers, as far as the work has shown; else notify the service manager."""
-        was_waiting = self._store_wait.is_waiting
-        if self._store_wait.has_come():
-            if was_waiting:
-                self._progress.record_store_wait("")
-            return True
-        notify(READY)
-        notify(ALIVE)
-        return False
-
-    def _server_answers(self) -> bool:
-        """Return whether the outbox server answers, as far as the work has shown; else notify the service manager."""
-        if self._server_wait.has_come():
-            return True
-        notify(READY)
-        notify(ALIVE)
-        return False
-
-    def _server_outage(self, error: Exception) -> TidemarkError | None:
-        """Return the error of the outbox server if that is why the query failed."""
-        failure = self._named(error)
-        return failure if isinstance(failure, SERVER_OUTAGE) else None
-
-    def _named(self, error: Exception) -> TidemarkError | None:
-        """Return why the query failed, if that is an error of ours; Spark reports some only as text."""
-        raised = self._failure or error
-        return raised if isinstance(raised, TidemarkError) else named_failure(str(error))
-
-    def _full_disk(self, error: Exception) -> BaseException | None:
-        """Return the error of a full disk if that is why the query failed."""
-        cause = self._failure or error
-        if is_full(cause):
-            return cause
-        if isinstance(cause, TidemarkError):
-            return None
-        if reports_full_disk(str(error)) or not self._disk_space.is_there():  # NB: Java's text is localized
-            return StateFull(f"a disk of the pipeline is full: {first_reason(str(error))}", hint=FULL_HINT)
-        return None
 
     def _finish_batch(self, error: Exception) -> None:
         """Wait for the batch that is being written although Spark is gone; after the limit it is replayed later."""
@@ -351,7 +272,7 @@ class Pipeline:
 
     def _judge(self, error: Exception, failed: int) -> None:
         """Return if the query may be retried; otherwise raise the error that ends the pipeline."""
-        failure = self._named(error)
+        failure = named_error(error, self._failure)
         if isinstance(failure, TableFenced) and self._hold is not None and self._hold.is_newest:
             self._hold.check()
             self._log.warning("an older pipeline committed: opening the lake again", **describe_error(failure))
@@ -371,19 +292,6 @@ class Pipeline:
 def _return_freed_memory() -> None:
     pa.default_memory_pool().release_unused()
     return_freed_memory()
-
-
-def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
-    """Return the disks that the pipeline writes to: of its own files, lake, checkpoint and Spark's temporary files.
-
-    A batch is written to log and replica of its tables, and a merge may rewrite a whole replica.
-    """
-    folders = [settings.folder, *scratch_folders(os.environ, local_dir)]
-    if not is_remote(settings.lake):
-        folders.append(Path(settings.lake))
-    if "://" not in settings.checkpoint:
-        folders.append(Path(settings.checkpoint))
-    return FullDisks([existing_folder(folder) for folder in folders], 2 * settings.batch_bytes, rewrites=True)
 
 
 def register_source(spark: SparkSession) -> None:

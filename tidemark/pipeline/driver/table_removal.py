@@ -21,9 +21,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.capture_place import StatePlace
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.failures import first_reason
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions.positions import Positions
 from tidemark.pipeline.lake.report import OpenedLake
-from tidemark.pipeline.lake.table_errors import LakeFull, lake_failure
+from tidemark.pipeline.lake.tables.table_errors import LakeFull, lake_failure
 from tidemark.pipeline.landing.folder_removal import remove_tables
 from tidemark.pipeline.landing.lake_epoch import hold_lake
 from tidemark.pipeline.replay.program import exit_at_once, run

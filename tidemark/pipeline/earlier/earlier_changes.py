@@ -32,16 +32,17 @@ from tidemark.pipeline.lake.files.file_format import FILE_BYTES, arrow_encodings
 from tidemark.pipeline.lake.files.file_writing import fitted, write_file
 from tidemark.pipeline.lake.files.partitions import divided
 from tidemark.pipeline.lake.folders import LOG, table_app
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.log_order import PLACE, least_rows, position_in, ranges_of
-from tidemark.pipeline.lake.positions import Positions, TablePosition
-from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
-from tidemark.pipeline.lake.table_properties import KEEP_HOURS
-from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.sinks.changelog import expired_lsn, truncation_rows
-from tidemark.pipeline.sinks.event_record import EventRecord
-from tidemark.pipeline.sinks.logshape import log_rows
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition
+from tidemark.pipeline.lake.tables.lake_table import REOPENED_MAX, LakeTable
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, TableMoved
+from tidemark.pipeline.lake.tables.table_properties import KEEP_HOURS
+from tidemark.pipeline.lake.tables.writable_table import writable_table
+from tidemark.pipeline.sinks.log.changelog import expired_lsn, truncation_rows
+from tidemark.pipeline.sinks.log.event_record import EventRecord
+from tidemark.pipeline.sinks.rows.logshape import log_rows
 from tidemark.pipeline.sinks.steps import Delivered, PackedRun, Rows, Step, before, last_position, steps
 
 UNFINISHED = "cdcctl table add was interrupted"  # the reason of the break of an attempt

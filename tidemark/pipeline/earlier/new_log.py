@@ -14,10 +14,11 @@ from tidemark.pipeline.lake.faults import LakeEntry
 from tidemark.pipeline.lake.files.partitions import partition_columns
 from tidemark.pipeline.lake.folders import LOG, LakeFolders, table_app
 from tidemark.pipeline.lake.layout import Shapes
-from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
-from tidemark.pipeline.lake.table_properties import source_properties
-from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.sinks.logshape import log_schema
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.tables.table_properties import source_properties
+from tidemark.pipeline.lake.tables.writable_table import writable_table
+from tidemark.pipeline.sinks.rows.logshape import log_schema
 from tidemark.wire.state.values import Identity
 
 

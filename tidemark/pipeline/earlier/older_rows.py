@@ -1,14 +1,14 @@
 """Rows of older versions of a table in the layout of a log that has later versions already.
 
 A log that receives versions in their order gives a column the type of the last one, and moves older values aside if
-they do not fit (`tidemark.pipeline.sinks.logshape`). Rows that come later, but are older, get the same places: the
+they do not fit (`tidemark.pipeline.sinks.rows.logshape`). Rows that come later, but are older, get the same places: the
 columns of the log keep their types.
 """
 
 import pyarrow as pa
 
 from tidemark.pipeline.lake.layout import convert
-from tidemark.pipeline.sinks.logshape import OLD, aside_name, loses_nothing, spelled
+from tidemark.pipeline.sinks.rows.logshape import OLD, aside_name, loses_nothing, spelled
 
 
 def older_rows(rows: pa.Table, stored: pa.Schema) -> pa.Table:

@@ -14,11 +14,12 @@ from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.faults import FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import REPLICA, table_app
-from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.lake.report import OpenedLake
-from tidemark.pipeline.lake.table_properties import source_properties
-from tidemark.pipeline.lake.writable_table import writable_table
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_properties import source_properties
+from tidemark.pipeline.lake.tables.writable_table import writable_table
 from tidemark.pipeline.replay.moment import EndOfLake
 from tidemark.pipeline.replay.replaying import replay
 from tidemark.pipeline.replay.result_target import FolderTarget

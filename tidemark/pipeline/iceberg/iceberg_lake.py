@@ -30,10 +30,9 @@ from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.lake_kind import has_catalog
 from tidemark.pipeline.lake.layout import Shapes
-from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
-from tidemark.pipeline.lake.table_errors import LakeFailed, TableMoved
-from tidemark.pipeline.lake.table_properties import CAPTURE, SOURCE
-from tidemark.pipeline.sinks.changelog import ChangeLog
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, TableMoved
+from tidemark.pipeline.lake.tables.table_properties import CAPTURE, SOURCE
 from tidemark.pipeline.sinks.lake_batch import (
     LakeBatch,
     first_relation,
@@ -42,9 +41,10 @@ from tidemark.pipeline.sinks.lake_batch import (
     without_notices,
     without_removed,
 )
-from tidemark.pipeline.sinks.messages import append_messages
+from tidemark.pipeline.sinks.log.changelog import ChangeLog
+from tidemark.pipeline.sinks.log.messages import append_messages
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.pipeline.sinks.table_states import captured_breaks, dropped_us
+from tidemark.pipeline.sinks.targets.table_states import captured_breaks, dropped_us
 from tidemark.wire.state.values import Identity
 
 OWN_FOLDERS = frozenset({"data", "metadata"})  # of a table

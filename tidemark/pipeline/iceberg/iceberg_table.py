@@ -33,9 +33,9 @@ from tidemark.pipeline.iceberg.snapshot_summary import (
 from tidemark.pipeline.iceberg.stored_types import conformed, is_promotion, stored_schema, stored_type
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.layout import COMMENT
-from tidemark.pipeline.lake.table_errors import TableFenced, TableMoved
-from tidemark.pipeline.sinks.log_table import CopiedRows
-from tidemark.pipeline.sinks.logshape import OLD, aside_name
+from tidemark.pipeline.lake.tables.table_errors import TableFenced, TableMoved
+from tidemark.pipeline.sinks.log.log_table import CopiedRows
+from tidemark.pipeline.sinks.rows.logshape import OLD, aside_name
 from tidemark.pipeline.sinks.steps import PackedRun
 
 _NO_RETRY = {"commit.retry.num-retries": "0"}

@@ -21,8 +21,9 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.faults import LakeEntry, LogBreak
-from tidemark.pipeline.lake.positions import LakeOfAnother, TableId, TablePosition, TableState
-from tidemark.pipeline.lake.table_errors import TableFenced
+from tidemark.pipeline.lake.positions.positions import LakeOfAnother
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.tables.table_errors import TableFenced
 from tidemark.wire.json_form import JsonForm
 from tidemark.wire.state.values import Identity
 

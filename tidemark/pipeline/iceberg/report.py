@@ -21,8 +21,8 @@ from tidemark.pipeline.iceberg.recorded_columns import check_columns
 from tidemark.pipeline.iceberg.snapshot_summary import read_applied
 from tidemark.pipeline.iceberg.translated import translated
 from tidemark.pipeline.lake.folders import LOG, messages_app, table_app
-from tidemark.pipeline.lake.positions import TablePosition, TableState
-from tidemark.pipeline.lake.report import LakeReport, NoLake, drop_time
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
+from tidemark.pipeline.lake.report import LakeReport, NoLake, table_summary
 
 
 class OpenedCatalog:
@@ -60,26 +60,8 @@ def listed(root: str) -> dict[str, LakeReport]:
             "sequence": applied.sequence,
             "outbox": lake.positions.outbox,
             "leaving": sorted(lake.positions.leaving),
-            "tables": [_summary(table) for table in lake.tables],
+            "tables": [table_summary(table, {LOG: snapshot_of(table)}) for table in lake.tables],
         }
-
-
-def _summary(table: TablePosition) -> dict[str, LakeReport]:
-    return {
-        "table": table.qualified_name,
-        "database": table.folder.partition("/")[0],
-        "database_oid": table.database,
-        "oid": table.relation,
-        "folder": table.folder,
-        "state": table.state.value,
-        "dropped_at": drop_time(table),
-        "position": str(table.position),
-        "sequence": table.sequence,
-        "generation": table.generation,
-        LOG: snapshot_of(table),
-        "not_written": [],
-        "breaks": [str(gap) for gap in table.breaks],
-    }
 
 
 def checked(root: str, *, reads_files: bool) -> dict[str, LakeReport]:

@@ -16,7 +16,7 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, POSITION, Applied
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
 
 APP = "tidemark.app"
 _ROLL_BACK = (

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tidemark.io.host.disk import is_full
 from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.pipeline.failures import first_reason, reports_full_disk
-from tidemark.pipeline.lake.table_errors import REASON_MAX, LakeFailed, LakeFull
+from tidemark.pipeline.lake.tables.table_errors import REASON_MAX, LakeFailed, LakeFull
 
 _SQLITE_FULL = "database or disk is full"
 

@@ -34,9 +34,10 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.deletion_marks import DELETED, MARK_NAMES, MARK_NUMBERS
 from tidemark.pipeline.lake.faults import FaultKind
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import LakeColumn, key_names, lake_columns, numbered
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.storage.stores import open_lake
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state.copy_progress import CopyProgress

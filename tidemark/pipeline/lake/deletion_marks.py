@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model.position import Position
-from tidemark.pipeline.lake.lake_table import LakeTable, quoted, sql_time
 from tidemark.pipeline.lake.layout import NUMBER
+from tidemark.pipeline.lake.tables.delta_sql import quoted, sql_time
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 
 DELETED, DELETED_LSN, DELETED_AT = "_deleted", "_deleted_lsn", "_deleted_at"
 # NB: they have numbers, as the columns of the source, so that one comparison of layouts covers them. PostgreSQL's are

@@ -16,9 +16,10 @@ from itertools import count
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.commit_files import LOG_FOLDER
-from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.positions import TableId, TablePosition
-from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.faults import FaultKind
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
 from tidemark.pipeline.storage.stores import store_of
 
 LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
@@ -64,6 +65,16 @@ def _numbered_folder(relation: Relation) -> str:
     """Return the folder of a table, below its database's, in the layout of earlier versions."""
     safe = _UNSAFE_NUMBERED.sub("_", relation.qualified_name)[:_NUMBERED_NAME_LENGTH]
     return f"{relation.oid}-{safe}"
+
+
+def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
+    """Return folder and version of a table's Delta tables, except those that are not written."""
+    both = ((LOG, table.log), (REPLICA, table.replica))
+    return [
+        (table.folder if table.relation == INVALID_OID else f"{table.folder}/{name}", target.recorded.version)
+        for name, target in both
+        if target.recorded.version >= 0 and (target.fault is None or target.is_faulty(FaultKind.DEFERRED))
+    ]
 
 
 class LakeFolders:

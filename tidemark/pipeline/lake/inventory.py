@@ -10,7 +10,8 @@ import sys
 from tidemark.io.process.config_loading import load_config
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
 from tidemark.model.lsn import INVALID_OID, SystemIdentifier
-from tidemark.pipeline.lake.positions import Positions, TableState
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.storage.stores import open_lake
 from tidemark.wire.state.values import Identity
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
 
 CATALOG_FILE = "catalog.db"  # of a lake of Iceberg tables
 

@@ -5,9 +5,9 @@ under the same name. The lock refuses a second pipeline that is not such a succe
 kernel releases it when the holder dies. The hosts of one capture, which share one marker key, each run a pipeline:
 after a switchover, the one at the new deliverer writes, while the other still holds the lock and has nothing to write.
 Such a pair, and a pair on hosts whose file system does not share locks, is fenced by the commits of the tables
-(`tidemark.pipeline.lake.lake_table.TableFenced`). The pipeline without the lock takes it when its holder ends, so that
-a later pipeline or command sees it as running; a thread of its own does this, so that a long batch does not matter. A
-lake in an object store has no lock but an epoch (`tidemark.pipeline.landing.lake_epoch`).
+(`TableFenced`). The pipeline without the lock takes it when its holder ends, so that a later pipeline or command sees
+it as running; a separate thread does this, so that a long batch does not matter. A lake in an object store has no lock
+but an epoch (`tidemark.pipeline.landing.lake_epoch`).
 """
 
 import os
@@ -23,8 +23,8 @@ from typing import Self
 from tidemark.io.host.clock import host_name
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.file_locks import lock_file, read_holder, write_holder
-from tidemark.pipeline.lake.positions import LakeOfAnother
-from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull
+from tidemark.pipeline.lake.positions.positions import LakeOfAnother
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, LakeFull
 from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark.wire.state.values import Identity
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.pipeline.lake.files.file_list import statistic
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 
 PLACE = ("_tli", "_commit_lsn", "_ordinal")
 """The columns of a row's position."""

@@ -16,10 +16,11 @@ from tidemark.pipeline.delta_log.lineage import NO_VERSION
 from tidemark.pipeline.lake.faults import FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, messages_app, table_app
 from tidemark.pipeline.lake.lake_kind import CATALOG_FILE, has_catalog
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, TYPE
-from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
-from tidemark.pipeline.lake.table_properties import SOURCE
+from tidemark.pipeline.lake.positions.positions import FOLDER, Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_properties import SOURCE
 from tidemark.wire.state.values import Identity
 
 LakeReport = None | bool | int | float | str | Sequence["LakeReport"] | Mapping[str, "LakeReport"]
@@ -53,7 +54,7 @@ class LakeDelta:
 
 
 class OpenedLake:
-    """The lake at `root`, read by its own record of its owner."""
+    """The lake at `root`, opened for the owner that it names."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -127,6 +128,17 @@ def listed(lake: OpenedLake) -> dict[str, LakeReport]:
 
 
 def _summary(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
+    deltas = lake.deltas(table)
+    versions = {delta.name: delta.entry.recorded.version if delta.exists else None for delta in deltas}
+    return table_summary(
+        table, versions, [f"{delta.name}: {fault}" for delta in deltas for fault in _recorded_fault(delta)]
+    )
+
+
+def table_summary(
+    table: TablePosition, versions: Mapping[str, int | None], not_written: Sequence[str] = ()
+) -> dict[str, LakeReport]:
+    """Return what a lake has of a table, with the recorded `versions` of its log and replica."""
     return {
         "table": table.qualified_name,
         "database": _database(table),
@@ -134,17 +146,17 @@ def _summary(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
         "oid": table.relation,
         "folder": table.folder,
         "state": table.state.value,
-        "dropped_at": drop_time(table),
+        "dropped_at": _drop_time(table),
         "position": str(table.position),
         "sequence": table.sequence,
         "generation": table.generation,
-        **{delta.name: delta.entry.recorded.version if delta.exists else None for delta in lake.deltas(table)},
-        "not_written": [f"{delta.name}: {fault}" for delta in lake.deltas(table) for fault in _recorded_fault(delta)],
+        **versions,
+        "not_written": [*not_written],
         "breaks": [str(gap) for gap in table.breaks],
     }
 
 
-def drop_time(table: TablePosition) -> str | None:
+def _drop_time(table: TablePosition) -> str | None:
     """Return when a table was dropped; None if it exists, or if that is not known."""
     return str(CommitTime(table.dropped_us)) if table.dropped_us else None
 
@@ -227,15 +239,15 @@ def _faults(table: TablePosition, delta: LakeDelta, *, reads_files: bool) -> Ite
         return
     is_dropped = table.state is TableState.DROPPED  # NB: the pipeline does not check it; its owner may remove it
     try:
-        recorded = LakeTable(delta.uri, delta.app, version=version)
-        if is_dropped and not recorded.exists:
+        present = LakeTable(delta.uri, delta.app, None if is_dropped else delta.entry.recorded)
+        if is_dropped and not present.exists:
             return
-        LakeTable(delta.uri, delta.app, None if is_dropped else delta.entry.recorded)
+        recorded = present if present.version == version else LakeTable(delta.uri, delta.app, version=version)
     except TidemarkError as error:
         yield str(error)
         return
     if recorded.applied.position > table.position:
         yield f"version {version} contains {recorded.applied.position}, but {table.position} is recorded"
-    damage = damage_of(delta.uri, is_read=lambda _path: reads_files)
+    damage = damage_of(delta.uri, present.delta, is_read=lambda _path: reads_files)
     if damage:
         yield damage

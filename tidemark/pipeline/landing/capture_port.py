@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
 from tidemark.wire.capture_facts import CaptureFacts
 
 

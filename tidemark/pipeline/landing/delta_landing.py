@@ -9,20 +9,20 @@ from tidemark.io.host.failpoints import passed
 from tidemark.pipeline.delta_log.log_cleanup import LogCleanup, keep_hours
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions
-from tidemark.pipeline.lake.table_locks import TableLocks
-from tidemark.pipeline.landing.deferred_replicas import DeferredReplicas
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.tables.table_locks import TableLocks
+from tidemark.pipeline.landing.behind.deferred_replicas import DeferredReplicas
+from tidemark.pipeline.landing.behind.paused_tables import PausedTables
 from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.landing import LandingParts
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import BatchStage
-from tidemark.pipeline.landing.paused_tables import PausedTables
 from tidemark.pipeline.landing.progress import report_changes
 from tidemark.pipeline.landing.settings import paused_bytes
 from tidemark.pipeline.landing.settings_check import check_settings, check_source, unmatched_patterns
 from tidemark.pipeline.landing.table_overview import faults_of
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 
 

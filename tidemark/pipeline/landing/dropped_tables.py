@@ -24,10 +24,11 @@ from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.folders import LOG, REPLICA
-from tidemark.pipeline.lake.leaving import LeavingFolder
-from tidemark.pipeline.lake.positions import FOLDER, Positions, TableId, TablePosition
+from tidemark.pipeline.lake.positions.leaving import LeavingFolder
+from tidemark.pipeline.lake.positions.positions import FOLDER, Positions
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition
 from tidemark.pipeline.landing.folder_removal import LEAVING_MAX, checked_folder, delete_files
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.lake import Lake
 
 OFFER_S = 60.0  # between two searches for due tables: all dropped tables are looked at
 RECORDED_AT_ONCE = 32  # results

@@ -15,16 +15,17 @@ from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged, Table
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.faults import LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, table_app
-from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.leaving import LeavingFolder
-from tidemark.pipeline.lake.positions import Positions, TablePosition
-from tidemark.pipeline.sinks.replica import UNKEYED
+from tidemark.pipeline.lake.positions.leaving import LeavingFolder
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.sinks.replica.replica import UNKEYED
 from tidemark.pipeline.sinks.waiting import FOLDER as WAITING
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.stores import store_of
 
 LEAVING_MAX = 64  # folders that `_positions` names at a time
-FILES_MAX = 1000  # that a command deletes between two looks for commits of others
+FILES_MAX = 1000  # that a command deletes between two checks for commits of others
 OWN = frozenset({LOG, REPLICA, f"{REPLICA}-{UNKEYED}", *(f"{name}-{WAITING}" for name in (LOG, REPLICA))})
 
 

@@ -16,8 +16,8 @@ from tidemark.pipeline.iceberg.positions import CatalogPositions
 from tidemark.pipeline.iceberg.snapshot_summary import IcebergTableChanged
 from tidemark.pipeline.iceberg.translated import UnfitForIceberg
 from tidemark.pipeline.lake.layout import shape_of
-from tidemark.pipeline.lake.positions import TablePosition
-from tidemark.pipeline.lake.table_errors import LakeFailed, LakeFull
+from tidemark.pipeline.lake.positions.table_position import TablePosition
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, LakeFull
 from tidemark.pipeline.landing.dropped_tables import OFFER_S, is_due
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.landing import LandingParts

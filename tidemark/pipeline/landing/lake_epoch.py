@@ -24,8 +24,8 @@ from tidemark.io.host.clock import host_name
 from tidemark.model.errors import Fenced
 from tidemark.pipeline.delta_log.commits import new_token
 from tidemark.pipeline.lake.lake_lock import HOLDER, LakeHolder, LakeInUse, LakeLock, this_pipeline
-from tidemark.pipeline.lake.positions import Positions
-from tidemark.pipeline.lake.table_errors import LakeFailed
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
 from tidemark.pipeline.landing.running_pipelines import ALIVE_S, FOLDER, AliveObject, SeenPipeline, running_pipelines
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.store_errors import BadStore

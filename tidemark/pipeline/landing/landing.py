@@ -11,12 +11,12 @@ from typing import Protocol
 
 from tidemark.io.host.logs import Log
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.lake.positions import TableId, TablePosition
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.progress import PipelineProgress
 from tidemark.pipeline.landing.settings import Settings
-from tidemark.pipeline.sinks.executor_files import FileWriters
+from tidemark.pipeline.sinks.executors.executor_files import FileWriters
 from tidemark.pipeline.source.outbox_port import OutboxPort
 
 

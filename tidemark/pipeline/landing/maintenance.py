@@ -39,8 +39,8 @@ from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost
 from tidemark.pipeline.delta_log.unused_files import delete_unused_files
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
-from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.table_locks import TableLocks
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_locks import TableLocks
 from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.metrics import PipelineMetrics
 from tidemark.pipeline.merge.clustering import recluster
@@ -79,7 +79,7 @@ class _DueTable:
     unused_at_s: float = math.inf  # when the files that were replaced last are unused for long enough
     step_bytes: int = 0
     retries: _Retries = field(default_factory=_Retries)
-    is_damaged: bool = False  # in the recorded version; the stream knows it
+    is_damaged: bool = False  # in the recorded version; reported to the stream
 
 
 @dataclass(slots=True)

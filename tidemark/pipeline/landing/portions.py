@@ -16,11 +16,11 @@ from functools import partial
 
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
 from tidemark.pipeline.landing.feed import Feed, check_complete, make_feed
 from tidemark.pipeline.sinks.lake_batch import LakeItem
 from tidemark.pipeline.source.outbox_port import OutboxPort, check_not_renumbered
-from tidemark.pipeline.source.unread_rows import UnreadRows, UnreadValues
+from tidemark.pipeline.source.rows.unread_rows import UnreadRows, UnreadValues
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import KINDS, ValueHeader, ValueKind
 

@@ -20,7 +20,7 @@ from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import Fault, FaultKind
 from tidemark.pipeline.lake.folders import LOG
-from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.metrics import PipelineMetrics

@@ -1,8 +1,8 @@
-"""The pipelines that write to a lake in an object store at present: each renews an object of its own while it runs.
+"""The pipelines that write to a lake in an object store at present: each renews a separate object while it runs.
 
     <lake>/_pipeline/alive-<epoch>    the pipeline that took this epoch; deleted when it ends
 
-An epoch (`lake_epoch`) names the pipeline that came last, whether or not it still runs. A thread of its own renews the
+An epoch (`lake_epoch`) names the pipeline that came last, whether or not it still runs. A separate thread renews the
 object, so that a long batch does not matter. One that was not renewed for `ALIVE_S` is that of a killed pipeline, or of
 one on a host that does not reach the store. Times are those of the store.
 """

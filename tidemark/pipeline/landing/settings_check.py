@@ -12,10 +12,10 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.deletion_marks import MARK_NAMES
 from tidemark.pipeline.lake.files.partitions import partition_fault
 from tidemark.pipeline.lake.folders import REPLICA
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import lake_columns, shape_of
-from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
 from tidemark.pipeline.lake.row_identity import has_order, row_identity
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
 

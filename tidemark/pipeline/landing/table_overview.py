@@ -9,7 +9,7 @@ from itertools import compress
 from operator import is_not
 
 from tidemark.pipeline.lake.faults import Fault, FaultKind
-from tidemark.pipeline.lake.positions import TableId, TablePosition, TableState
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, TableState
 
 Tables = Mapping[TableId, TablePosition]
 _NOT_SHOWN = (FaultKind.EXCLUDED, FaultKind.DEFERRED)

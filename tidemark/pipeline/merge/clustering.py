@@ -26,7 +26,7 @@ from tidemark.pipeline.delta_log.maintenance_commit import MaintenanceLost, comm
 from tidemark.pipeline.failpoints import MaintenanceFailpoint
 from tidemark.pipeline.lake.files.file_format import FILE_BYTES
 from tidemark.pipeline.lake.files.file_list import changed
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge.data_files import FILE_ROWS_MIN, DataFile, FileReader, FileWriter, file_rows
 from tidemark.pipeline.merge.key_ranges import KeyRanges
 from tidemark.pipeline.merge.keys import Indexes

@@ -17,7 +17,7 @@ from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.commit_files import FileChange
 from tidemark.pipeline.lake.files.file_format import FILE_BYTES
 from tidemark.pipeline.lake.files.partitions import UNPARTITIONED, PartitionValues, as_json, divided
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge.compaction import Compacted, RowKey, keys_of
 from tidemark.pipeline.merge.data_files import FileReader, FileWriter, file_rows, laid_out
 from tidemark.pipeline.merge.key_ranges import SoughtKeys

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.pipeline.lake.files.partitions import from_json
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.merge.data_files import DataFile, FileReader
 from tidemark.pipeline.merge.kept_keys import KEPT, FileKey, file_key
 from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys

@@ -19,7 +19,8 @@ from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import INVALID_OID, format_lsn
 from tidemark.model.position import Position
 from tidemark.pipeline.delta_log.applied import BEFORE_ALL
-from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TablePosition
 from tidemark.pipeline.replay.log_rows import LogRows
 from tidemark.pipeline.replay.moment import LsnMoment, Moment
 from tidemark.pipeline.replay.recorded_events import RecordedEvent, RecordedEvents

@@ -1,6 +1,6 @@
 """Writes rows that are known as a whole, as by a first copy, to a new table: the result of a replay without a log.
 
-The table has the form of a replica (`tidemark.pipeline.sinks.replica`), as the result of a replay from a log.
+The table has the form of a replica (`tidemark.pipeline.sinks.replica.replica`), as the result of a replay from a log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,10 +20,11 @@ from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.layout import shape_of
+from tidemark.pipeline.lake.tables.table_upkeep import forget_files
 from tidemark.pipeline.replay.refusal import ReplayRefused, writing_result
 from tidemark.pipeline.replay.replaying import APP
 from tidemark.pipeline.replay.result_target import ResultTarget
-from tidemark.pipeline.sinks.replica import Replica
+from tidemark.pipeline.sinks.replica.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered
 
 GENERATION = 1  # the table is new
@@ -65,7 +66,7 @@ def write_copy(
     if not result.exists:
         raise ReplayRefused(f"{relation.qualified_name} had no columns")
     with writing_result(target):
-        result.forget_files()
+        forget_files(result)
         written = pc.sum(result.files(result.schema.names[:1]).column("num_records")).as_py() or 0
         target.publish(Path(result.uri))
     return int(written)

@@ -11,7 +11,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.layout import convert, lake_columns
 from tidemark.pipeline.replay.refusal import ReplayRefused
-from tidemark.pipeline.sinks.logshape import OLD, loses_nothing
+from tidemark.pipeline.sinks.rows.logshape import OLD, loses_nothing
 
 
 def changes_of(database: Oid, relation: Relation, columns: pa.StructType, rows: pa.Table) -> ChangeBatch:

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import Op
 from tidemark.model.position import Position
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.log_order import PLACE, is_after, is_before, least_rows, position_in, ranges_of
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.replay.refusal import reading
-from tidemark.pipeline.sinks.changelog import expired_lsn
+from tidemark.pipeline.sinks.log.changelog import expired_lsn
 
 PART_BYTES = 64 << 20  # of a part's rows as they are stored
 PART_ROWS_MIN = 10_000

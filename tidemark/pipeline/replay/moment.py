@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions.positions import Positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import shape_of
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
 from tidemark.pipeline.replay.refusal import reading
-from tidemark.pipeline.sinks.event_record import FOLDER, EventKind
+from tidemark.pipeline.sinks.log.event_record import FOLDER, EventKind
 from tidemark.pipeline.sinks.steps import TableEvent
 from tidemark.wire.items import decode_item, relation_of
 from tidemark.wire.relations import decode_relation

@@ -9,7 +9,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.io.host.disk import StateFull
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.pipeline.failures import first_reason
-from tidemark.pipeline.lake.table_errors import LakeFailed, unavailable_store
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed, unavailable_store
 from tidemark.pipeline.storage.store_errors import StoreUnavailable
 
 

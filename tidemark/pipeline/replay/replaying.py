@@ -21,10 +21,11 @@ from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.folders import LOG, table_app
-from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import position_of
-from tidemark.pipeline.lake.positions import TableId, TablePosition
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition
 from tidemark.pipeline.lake.report import OpenedLake
+from tidemark.pipeline.lake.tables.lake_table import LakeTable
+from tidemark.pipeline.lake.tables.table_upkeep import forget_files
 from tidemark.pipeline.replay.base import ReplayedTable, ReplayRange
 from tidemark.pipeline.replay.log_changes import changes_of
 from tidemark.pipeline.replay.log_rows import LogRows
@@ -32,7 +33,7 @@ from tidemark.pipeline.replay.moment import Moment
 from tidemark.pipeline.replay.recorded_events import RecordedEvents
 from tidemark.pipeline.replay.refusal import LakeUnreadable, ReplayRefused, reading, writing_result
 from tidemark.pipeline.replay.result_target import ResultTarget
-from tidemark.pipeline.sinks.replica import Replica
+from tidemark.pipeline.sinks.replica.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered
 
 APP = "tidemark:replay"
@@ -78,7 +79,7 @@ def replay(
                 "REPLICA IDENTITY FULL"
             )
         with writing_result(target):
-            result.forget_files()
+            forget_files(result)
             found = pc.sum(result.files(result.schema.names[:1]).column("num_records")).as_py() or 0
             target.publish(Path(result.uri))
     return Replayed(span.base.position, span.end, found)

@@ -1,16 +1,18 @@
 """A batch of outbox values for the lake, divided by table."""
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 
-from tidemark.model.change import NO_COMMIT_TIME, CopyBoundary, LogicalMessage, SchemaEvent
+from tidemark.decode.groups.left_tables import left_version
+from tidemark.model.capture_change import CaptureChange
+from tidemark.model.change import NO_COMMIT_TIME, CopyBoundary, LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import PARTITIONED, Relation
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.positions.table_position import TableId
 from tidemark.pipeline.sinks.steps import Delivered, TableItem, last_position
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
@@ -57,12 +59,20 @@ def split_items(items: Sequence[LakeItem]) -> SplitBatch:
         if isinstance(item, LogicalMessage):
             split.messages.setdefault(item.database, []).append((sequence, item))
             continue
-        relation = relation_of(item)
+        delivered = _as_left(item)
+        relation = relation_of(delivered)
         assert relation is not None, item
         if relation.kind == PARTITIONED and not relation.has_partition_rows:
             continue  # its rows come from its partitions
-        split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
+        split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, delivered))
     return split
+
+
+def _as_left(item: TableItem) -> TableItem:
+    """Return an item; an event by which a table leaves the selection has the version that was delivered last."""
+    if not isinstance(item, SchemaEvent) or item.capture is not CaptureChange.ENDS or item.after is None:
+        return item
+    return replace(item, after=left_version(item))
 
 
 def without_removed(split: SplitBatch, known: Container[TableId], removed_to: Position | None) -> SplitBatch:
@@ -87,13 +97,19 @@ def _after_removal(items: list[Delivered], removed_to: Position) -> list[Deliver
 def without_notices(split: SplitBatch, known: Container[TableId]) -> SplitBatch:
     """Leave out the events that only report the capture of a table: no log and no replica changes with them.
 
-    A table of which nothing else is known is left out with them.
+    A table of which nothing else is known is left out with them; so is one that is only dropped, since it was removed
+    from the lake, or had no changes.
     """
     tables = {
         of: [one for one in items if not (isinstance(one.item, SchemaEvent) and one.item.is_of_capture)]
         for of, items in split.tables.items()
     }
-    return SplitBatch({of: items for of, items in tables.items() if items or of in known}, split.messages)
+    tables = {of: items for of, items in tables.items() if of in known or not all(map(_is_drop, items))}
+    return SplitBatch(tables, split.messages)
+
+
+def _is_drop(delivered: Delivered) -> bool:
+    return isinstance(delivered.item, SchemaEvent) and delivered.item.change is SchemaChange.DROP
 
 
 def first_relation(items: Sequence[Delivered]) -> Relation:

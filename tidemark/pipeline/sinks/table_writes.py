@@ -26,29 +26,31 @@ from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 from tidemark.pipeline.lake.deletion_marks import expire_deleted
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, LakeFolders, messages_app, table_app
-from tidemark.pipeline.lake.kept_tables import KeptTables
-from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
-from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, applied_of
-from tidemark.pipeline.lake.table_errors import LakeFailed
-from tidemark.pipeline.lake.table_locks import TableLocks
-from tidemark.pipeline.lake.table_properties import source_properties
-from tidemark.pipeline.lake.writable_table import writable_table
-from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows, expired_lsn
-from tidemark.pipeline.sinks.exclusion import excluded, included
-from tidemark.pipeline.sinks.executor_files import FileWriters
+from tidemark.pipeline.lake.positions.positions import Positions
+from tidemark.pipeline.lake.positions.table_position import TableId, TablePosition, applied_of
+from tidemark.pipeline.lake.tables.kept_tables import KeptTables
+from tidemark.pipeline.lake.tables.lake_table import LakeTable, OpenTable
+from tidemark.pipeline.lake.tables.table_errors import LakeFailed
+from tidemark.pipeline.lake.tables.table_locks import TableLocks
+from tidemark.pipeline.lake.tables.table_properties import source_properties
+from tidemark.pipeline.lake.tables.table_upkeep import compact, set_properties
+from tidemark.pipeline.lake.tables.writable_table import writable_table
+from tidemark.pipeline.sinks.executors.executor_files import FileWriters
+from tidemark.pipeline.sinks.executors.packed_runs import PackedRuns
+from tidemark.pipeline.sinks.executors.write_costs import RunWriter
 from tidemark.pipeline.sinks.lake_batch import delivered_items, latest_relation, stored_items
-from tidemark.pipeline.sinks.log_table import DeltaLogFormat
-from tidemark.pipeline.sinks.merge_intervals import MergeIntervals
-from tidemark.pipeline.sinks.messages import append_messages
-from tidemark.pipeline.sinks.packed_runs import PackedRuns
-from tidemark.pipeline.sinks.pinned_columns import Pins
-from tidemark.pipeline.sinks.replica import Replica
-from tidemark.pipeline.sinks.schema_policy import refusing_changes
+from tidemark.pipeline.sinks.log.changelog import ChangeLog, expire_rows, expired_lsn
+from tidemark.pipeline.sinks.log.log_table import DeltaLogFormat
+from tidemark.pipeline.sinks.log.messages import append_messages
+from tidemark.pipeline.sinks.replica.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, byte_count
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, continued, copy_of_replica, new_copy
+from tidemark.pipeline.sinks.targets.exclusion import excluded, included
+from tidemark.pipeline.sinks.targets.merge_intervals import MergeIntervals
+from tidemark.pipeline.sinks.targets.pinned_columns import Pins
+from tidemark.pipeline.sinks.targets.schema_policy import refusing_changes
+from tidemark.pipeline.sinks.targets.targets import Outcome, TargetTable, continued, copy_of_replica, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
-from tidemark.pipeline.sinks.write_costs import RunWriter
 from tidemark.wire.state.values import Identity
 
 EXPIRE_EVERY = 100  # commits of one table between two deletions of expired rows
@@ -135,7 +137,7 @@ class TableWrites:
                 partial(ChangeLog(self._shapes, delta_log, settings.partition).apply, delivered_items(some)), some
             )
             if log.has_passed(EXPIRE_EVERY):
-                log.set_properties(keep_hours)
+                set_properties(log, keep_hours)
                 if settings.log_keep_days:
                     expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
             return log
@@ -226,9 +228,9 @@ class TableWrites:
             if replica.has_passed(EXPIRE_EVERY) and settings.deleted_keep_days:
                 expire_deleted(replica, self._clock.wall_us() - settings.deleted_keep_days * USECS_PER_DAY)
             if replica.has_passed(EXPIRE_EVERY) and replica.uri == uri:
-                replica.set_properties(keep_hours)
+                set_properties(replica, keep_hours)
             elif replica.has_passed(EXPIRE_EVERY):
-                replica.compact(keep_hours)  # rows without a key, which no reader needs
+                compact(replica, keep_hours)  # rows without a key, which no reader needs
             return replica
 
         entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
@@ -304,7 +306,7 @@ class TableWrites:
             self._check_damage(uri)
             log = append_messages(writable_table(uri, app, recorded), known_messages)
             if log.has_passed(EXPIRE_EVERY):
-                log.set_properties(self._keep_hours)
+                set_properties(log, self._keep_hours)
             return log
 
         known = self._positions.tables.get((database, INVALID_OID))

@@ -14,8 +14,9 @@ import pyarrow.dataset as ds
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.lake.table_properties import KEEP_HOURS
-from tidemark.pipeline.lake.writable_table import writable_table
+from tidemark.pipeline.lake.tables.table_properties import KEEP_HOURS
+from tidemark.pipeline.lake.tables.table_upkeep import compact, forget_files
+from tidemark.pipeline.lake.tables.writable_table import writable_table
 from tidemark.pipeline.sinks.steps import after, last_position
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import ValueKind
@@ -69,7 +70,7 @@ class WaitingItems:
         arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
         table.append(pa.table(arrays, schema=SCHEMA), applied)
         if table.has_passed(COMPACT_EVERY):
-            table.compact(KEEP_HOURS)
+            compact(table, KEEP_HOURS)
 
     def portions(self, bytes_max: int = PORTION_BYTES) -> Iterator[list[StoredItem]]:
         """Yield the waiting items in order, at most `bytes_max` at a time, but at least one item."""
@@ -91,7 +92,7 @@ class WaitingItems:
         """Delete all waiting items."""
         if self._table.exists:
             self._table.overwrite(SCHEMA.empty_table(), self._table.applied)
-            self._table.forget_files()
+            forget_files(self._table)
 
     def _items(self, first: int, last: int) -> list[StoredItem]:
         wanted = (ds.field("number") >= first) & (ds.field("number") <= last)

@@ -12,8 +12,8 @@ from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import SourceOptions
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
-from tidemark.pipeline.source.query_table import ChangesMissing
 from tidemark.pipeline.source.remedies import stating_remedies
+from tidemark.pipeline.source.rows.query_table import ChangesMissing
 
 
 class OutboxBatchReader(DataSourceReader):

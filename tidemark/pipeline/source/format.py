@@ -3,8 +3,6 @@
 With the option `table`, a row is a change of the table with the table's own types; without it, a value of the outbox.
 """
 
-from importlib.metadata import version
-
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_type
@@ -13,15 +11,15 @@ from pyspark.sql.types import DataType, StructField, StructType
 from tidemark.model.errors import ConfigError
 from tidemark.pipeline.source.batch import OutboxBatchReader
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
-from tidemark.pipeline.source.change_form import ChangeForm, change_fields
 from tidemark.pipeline.source.contents import Contents
-from tidemark.pipeline.source.envelope_form import EnvelopeForm, envelope_fields
 from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import FORMAT, RowColumns, SourceOptions
-from tidemark.pipeline.source.query_table import QueryTable, find_table
 from tidemark.pipeline.source.remedies import stating_remedies
-from tidemark.pipeline.source.row_contents import RowContents
-from tidemark.pipeline.source.row_form import RowForm
+from tidemark.pipeline.source.rows.change_form import ChangeForm, change_fields
+from tidemark.pipeline.source.rows.envelope_form import EnvelopeForm, envelope_fields
+from tidemark.pipeline.source.rows.query_table import QueryTable, find_table
+from tidemark.pipeline.source.rows.row_contents import RowContents
+from tidemark.pipeline.source.rows.row_form import RowForm
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.pipeline.source.value_contents import SCHEMA, ValueContents
 
@@ -90,6 +88,8 @@ class OutboxSource(DataSource):
     def _form(options: SourceOptions, table: QueryTable, chosen: pa.Schema) -> RowForm:
         if options.columns is not RowColumns.DEBEZIUM:
             return ChangeForm(table, chosen)
+        from importlib.metadata import version  # noqa: PLC0415 - no other query needs it
+
         outbox = open_outbox(options)
         return EnvelopeForm(
             table, chosen, outbox.identity.capture, version("tidemark"), dict(CapturedDatabases(outbox))

@@ -23,11 +23,11 @@ from tidemark.pipeline.source.opened_outbox import open_outbox
 from tidemark.pipeline.source.options import FORMAT, Evolution, SourceOptions
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
-from tidemark.pipeline.source.query_table import ChangesMissing, SchemaChanged
 from tidemark.pipeline.source.remedies import stating_remedies
+from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged
 from tidemark.wire.values import ValueKind
 
-LOOK_S, LOOK_S_MAX = 0.02, 0.05  # between two looks for new values: at first, and after a long time without one
+LOOK_S, LOOK_S_MAX = 0.02, 0.05  # between two checks for new values: at first, and after a long time without one
 SERVER_LOOK_S, SERVER_LOOK_S_MAX = 0.05, 0.25  # the same by requests to a server
 LOOK_SHARE = 0.1  # of the time without values
 TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.outbox_port import OutboxPort
-from tidemark.pipeline.source.query_table import QueryTable
+from tidemark.pipeline.source.rows.query_table import QueryTable
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, encode_header
 
 RECORD_BATCH_BYTES = 32 << 20

@@ -11,22 +11,17 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
 from errno import EEXIST, ENOENT
 from functools import partial
-from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, NotFoundError
-from obstore.store import S3Store
 
 from tidemark.pipeline.storage.credentials import CredentialSource
 from tidemark.pipeline.storage.lake_store import (
     PIECE_BYTES,
-    READ_BYTES_MAX,
     ParquetSource,
     Publish,
     Stamp,
@@ -34,38 +29,20 @@ from tidemark.pipeline.storage.lake_store import (
     WriteParquet,
     check_read,
 )
+from tidemark.pipeline.storage.object_client import DEFAULT_LIMITS, ObjectClient, RequestLimits
 from tidemark.pipeline.storage.object_reader import ObjectReader
-from tidemark.pipeline.storage.role_credentials import Credentials
 from tidemark.pipeline.storage.store_errors import StoreUnavailable, unavailable_reason
 from tidemark.pipeline.storage.store_options import StoreOptions
 from tidemark.pipeline.storage.turns import waiting
 
 if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta
-    from obstore.store import S3Config, S3Credential
 
 CLOCK = "_clock"  # the object below the lake's root whose time is that of the store
 CLOCK_S = 60.0  # between two measurements of the store's time
 CREATES_MAX = 4  # requests to create an object that are refused although it is not there
 UNFINISHED = "_unfinished"  # an object in a folder into which another one is being moved
 PART_BYTES = 16 << 20  # larger files are written in parts
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """The bounds of one request, with its repetitions; all of them are made again by the pipeline, which waits."""
-
-    connect_s: float = 5.0
-    answer_s: float = 60.0  # 16 MB at 270 kB/s
-    retries_max: int = 4
-    retry_s: float = 20.0
-    backoff_s: float = 0.1
-    backoff_s_max: float = 3.0
-    read_bytes_max: int = READ_BYTES_MAX  # of an object that is read as a whole, as a commit
-    parquet_bytes_max: int = 64 << 20  # of a Parquet file that is read with one request; of a larger one, ranges
-
-
-DEFAULT_LIMITS = RequestLimits()
 
 
 class ObjectStore:
@@ -81,19 +58,15 @@ class ObjectStore:
         """`root`: the URL of the lake."""
         self.root = root
         self._bucket = root.removeprefix("s3://").partition("/")[0]
-        self._options = options
         self._source = source
         self._limits = limits
-        self._lock = Lock()  # of the next two
-        self._credentials: Credentials | None = None
-        self._access = 0
-        self._client = self._opened()
+        self._client = ObjectClient(self._bucket, options, source, limits)
         self._clock: tuple[float, float] | None = None  # the store's time, and ours (monotonic) after it
 
     def read(self, path: str) -> bytes:
         """Return the content of an object."""
         with self._asking(path):
-            found = self._opened().get(self._key(path))
+            found = self._client.opened().get(self._key(path))
         check_read(path, found.meta["size"], self._limits.read_bytes_max)
         with self._asking(path):
             return bytes(found.bytes())
@@ -101,7 +74,7 @@ class ObjectStore:
     def pieces(self, path: str) -> Iterator[bytes]:
         """Yield the content of an object in pieces."""
         with self._asking(path):
-            pieces = iter(self._opened().get(self._key(path)).stream(PIECE_BYTES))
+            pieces = iter(self._client.opened().get(self._key(path)).stream(PIECE_BYTES))
         while True:
             with self._asking(path):
                 piece = next(pieces, None)
@@ -116,7 +89,7 @@ class ObjectStore:
     def size(self, path: str) -> int:
         """Return the number of bytes of an object."""
         with self._asking(path):
-            return self._opened().head(self._key(path))["size"]
+            return self._client.opened().head(self._key(path))["size"]
 
     def stamp(self, path: str) -> Stamp:
         """Return the ETag, version and size of an object; () if it is missing, or the store has no ETags."""
@@ -126,7 +99,7 @@ class ObjectStore:
     def _head(self, path: str) -> "ObjectMeta | None":
         try:
             with self._asking(path):
-                return self._opened().head(self._key(path))
+                return self._client.opened().head(self._key(path))
         except FileNotFoundError:
             return None
         except StoreUnavailable:
@@ -141,7 +114,7 @@ class ObjectStore:
     def replace(self, path: str, content: bytes) -> None:
         """Write an object."""
         with self._writing(path):
-            self._opened().put(self._key(path), content, use_multipart=False)
+            self._client.opened().put(self._key(path), content, use_multipart=False)
 
     def parquet_source(self, path: str) -> ParquetSource:
         """Return the content of a file: a request costs more than a few MB. A larger one is read in ranges.
@@ -149,14 +122,14 @@ class ObjectStore:
         Tidemark writes files of at most some 48 MB; other programs combine them into larger ones.
         """
         with self._asking(path):
-            found = self._opened().get(self._key(path))
+            found = self._client.opened().get(self._key(path))
             if found.meta["size"] <= self._limits.parquet_bytes_max:
                 return pa.BufferReader(bytes(found.bytes()))
         return pa.PythonFile(ObjectReader(found.meta["size"], partial(self._range, path)), mode="r")
 
     def _range(self, path: str, start: int, length: int) -> bytes:
         with self._asking(path):
-            return bytes(self._opened().get_range(self._key(path), start=start, length=length))
+            return bytes(self._client.opened().get_range(self._key(path), start=start, length=length))
 
     def write_parquet(
         self,
@@ -171,14 +144,14 @@ class ObjectStore:
         write(sink)
         content = sink.getvalue()
         with self._writing(path):
-            self._opened().put(self._key(path), memoryview(content).cast("B"), chunk_size=PART_BYTES)
+            self._client.opened().put(self._key(path), memoryview(content).cast("B"), chunk_size=PART_BYTES)
         return int(content.size)
 
     def delete(self, paths: Sequence[str]) -> int:
         """Delete objects; those that are missing count as deleted."""
         if paths:
             with self._writing(paths[0]):
-                self._opened().delete([self._key(path) for path in paths])
+                self._client.opened().delete([self._key(path) for path in paths])
         return len(paths)
 
     def files(self, folder: str) -> list[StoredFile]:
@@ -202,7 +175,7 @@ class ObjectStore:
         """Copy the objects of a folder, then delete them, the log first: remaining files are then a damaged table."""
         source, target = self._key(folder), self._key(to)
         with self._asking(folder):
-            client = self._opened()
+            client = self._client.opened()
             client.put(f"{target}/{UNFINISHED}", b"", use_multipart=False)
             found, copied = self._objects(folder), self._objects(to)
             missing = [name for name, one in found.items() if name not in copied or not _is_copy(copied[name], one)]
@@ -224,7 +197,11 @@ class ObjectStore:
     def _objects(self, folder: str) -> "dict[str, ObjectMeta]":
         """Return all objects below a folder, by name in it."""
         begin = len(self._key(folder)) + 1
-        return {str(one["path"])[begin:]: one for part in self._opened().list(self._key(folder) + "/") for one in part}
+        return {
+            str(one["path"])[begin:]: one
+            for part in self._client.opened().list(self._key(folder) + "/")
+            for one in part
+        }
 
     def is_unreadable(self, folder: str) -> bool:  # noqa: ARG002 - as the port has it
         """Return false: a refused request is `StoreUnavailable`."""
@@ -250,7 +227,7 @@ class ObjectStore:
     def modified_s(self, path: str) -> float:
         """Return when an object was written, by the store's clock."""
         with self._asking(path):
-            return self._opened().head(self._key(path))["last_modified"].timestamp()
+            return self._client.opened().head(self._key(path))["last_modified"].timestamp()
 
     def sync_files(self, paths: Collection[str]) -> None:
         """Do nothing: an acknowledged object is durable."""
@@ -267,83 +244,18 @@ class ObjectStore:
 
     def delta_options(self) -> Mapping[str, str]:
         """Return delta-rs's options, with the present credentials."""
-        self._opened()
-        credentials, limits = self._source.current(), self._limits
-        options = {
-            "aws_region": self._options.region,
-            "aws_access_key_id": credentials.key,
-            "aws_secret_access_key": credentials.secret,
-            "aws_conditional_put": "etag",
-            "aws_virtual_hosted_style_request": "false",
-            "allow_http": str(self._options.is_plain).lower(),
-            "connect_timeout": f"{limits.connect_s}s",
-            "timeout": f"{limits.answer_s}s",
-            "max_retries": str(limits.retries_max),
-            "retry_timeout": f"{limits.retry_s}s",
-            "backoff_config.init_backoff": f"{limits.backoff_s}s",
-            "backoff_config.max_backoff": f"{limits.backoff_s_max}s",
-        }
-        if self._options.endpoint:
-            options["aws_endpoint"] = self._options.endpoint
-        if credentials.token:
-            options["aws_session_token"] = credentials.token
-        return options
+        return self._client.delta_options()
 
     def access(self) -> int:
         """Return the number of the present credentials."""
-        self._opened()
-        return self._access
-
-    def _opened(self) -> S3Store:
-        """Return the client, a new one if the credentials were renewed."""
-        credentials = self._source.current()
-        with self._lock:
-            if credentials != self._credentials:
-                self._client = self._connected(credentials)
-                self._credentials, self._access = credentials, self._access + 1
-            return self._client
-
-    def _connected(self, credentials: Credentials) -> S3Store:
-        limits = self._limits
-        config: S3Config = {"region": self._options.region, "virtual_hosted_style_request": False}
-        if self._options.endpoint:
-            config["endpoint"] = self._options.endpoint
-
-        def provide() -> "S3Credential":  # NB: not by options, which the environment would complete
-            key: S3Credential = {
-                "access_key_id": credentials.key,
-                "secret_access_key": credentials.secret,
-                "token": credentials.token or None,
-                "expires_at": None,
-            }
-            return key
-
-        return S3Store(
-            self._bucket,
-            config=config,
-            client_options={
-                "allow_http": self._options.is_plain,
-                "connect_timeout": timedelta(seconds=limits.connect_s),
-                "timeout": timedelta(seconds=limits.answer_s),
-            },
-            retry_config={
-                "max_retries": limits.retries_max,
-                "retry_timeout": timedelta(seconds=limits.retry_s),
-                "backoff": {
-                    "init_backoff": timedelta(seconds=limits.backoff_s),
-                    "max_backoff": timedelta(seconds=limits.backoff_s_max),
-                    "base": 2,
-                },
-            },
-            credential_provider=provide,
-        )
+        return self._client.access()
 
     def _create(self, path: str, content: bytes) -> Stamp:
         """Create an object; raise `FileExistsError` if there is another one of this name."""
         for _ in range(CREATES_MAX):
             try:
                 with self._writing(path):
-                    made = self._opened().put(self._key(path), content, mode="create", use_multipart=False)
+                    made = self._client.opened().put(self._key(path), content, mode="create", use_multipart=False)
             except StoreUnavailable:
                 # The answer may have been lost: then the object has our content, which no other content equals.
                 if self._content(path) == content:
@@ -368,7 +280,7 @@ class ObjectStore:
 
     def _listed(self, folder: str) -> "ListResult[Sequence[ObjectMeta]]":
         with self._writing(folder):  # a prefix is never missing either
-            return self._opened().list_with_delimiter(self._key(folder) + "/")
+            return self._client.opened().list_with_delimiter(self._key(folder) + "/")
 
     def _key(self, path: str) -> str:
         return path.removeprefix(f"s3://{self._bucket}/")

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.pipeline.storage.store_errors import BadStore
 
-REGION_OF_ENDPOINT = "us-east-1"  # signed by requests to a store of one's own, which ignores it
+REGION_OF_ENDPOINT = "us-east-1"  # signed by requests to another store than AWS's, which ignores it
 ENDPOINT_OF_S3 = "AWS_ENDPOINT_URL_S3"
 _ENDPOINTS = (ENDPOINT_OF_S3, "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")

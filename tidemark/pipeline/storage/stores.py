@@ -14,7 +14,8 @@ from tidemark.model.errors import InternalError
 from tidemark.pipeline.storage.credentials import CredentialSource
 from tidemark.pipeline.storage.lake_store import LakeStore
 from tidemark.pipeline.storage.local_store import LocalStore
-from tidemark.pipeline.storage.object_store import DEFAULT_LIMITS, ObjectStore, RequestLimits
+from tidemark.pipeline.storage.object_client import DEFAULT_LIMITS, RequestLimits
+from tidemark.pipeline.storage.object_store import ObjectStore
 from tidemark.pipeline.storage.store_options import ENDPOINT_OF_S3, StoreOptions, store_options
 
 _LOCAL = LocalStore()

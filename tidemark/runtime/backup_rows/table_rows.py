@@ -33,7 +33,7 @@ from tidemark.runtime.backup_rows.recovery_target import recovery_target
 from tidemark.runtime.backup_rows.toasted_values import ToastedValues
 from tidemark.runtime.seed.backup_reading import check_archive
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
-from tidemark.runtime.seed.seeding import SeedObserver
+from tidemark.runtime.seed.seed_observer import SeedObserver
 
 
 @dataclass(frozen=True, slots=True)

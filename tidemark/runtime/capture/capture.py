@@ -10,7 +10,7 @@ The owner calls `poll` at intervals: it advances these steps and returns the fir
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from tidemark.decode.catalog.databases import by_name
@@ -19,16 +19,14 @@ from tidemark.decode.transactions.decoder import OnMarker
 from tidemark.engine.ports import GroupConsumer
 from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import describe_error
 from tidemark.io.host.memory import FreedMemory
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ConsumerFailed, CorruptWal
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
-from tidemark.model.relation import Relation
-from tidemark.model.table_name import TableName
+from tidemark.runtime.capture.capture_report import CaptureReport
 from tidemark.runtime.capture.capture_settings import CaptureSettings, CaptureStatus, check_types
 from tidemark.runtime.capture.decoding import DecodeThread
 from tidemark.runtime.capture.group_queue import GroupQueue
@@ -36,19 +34,19 @@ from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.reader_making import new_reader
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.capture.start_tables import StartTables
+from tidemark.runtime.capture.waiting_copies import WaitingCopies
 from tidemark.runtime.capture.wal_source import MakeWalSource
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.delivery.delivery import ApplicationThread
 from tidemark.runtime.delivery.following import QueryDeliverer
 from tidemark.runtime.delivery.targets import TargetMaker
 from tidemark.runtime.first_copy.backup_copy import BackupCopy, may_copy_from_backup
-from tidemark.runtime.first_copy.capture_notices import CaptureNotices, delivered_tables
 from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
-from tidemark.runtime.seed.copy_plan import has_waited, is_due, needs_wal_buffer, waits_for
+from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.segments import first_page_lsn
-from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.history_index import HistoryIndex
 from tidemark.wire.state.values import Beginning
 
@@ -114,7 +112,8 @@ class Capture:
             seeded_lsn=beginning.lsn,
             passed_over=damaged.append,
         )
-        self._report_damaged(damaged, base)
+        self._report = CaptureReport(start, context.metrics, context.log)
+        self._report.damaged_bases(damaged, base)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
         self._wal_source = make_wal_source(
@@ -125,10 +124,8 @@ class Capture:
         )
         self.progress = self._wal_source.progress
         self.progress.delivered = start
-        self._start = start
-        self._copies_wait_for: Lsn | None = None  # known once a first copy is planned
+        self._waiting_copies = WaitingCopies(store, self.progress)
         self._fills_outbox = consumer is None and query_deliverer is None and settings.target.fills_outbox
-        self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(view, [each.entry.file for each in damaged])
         lease = self._wal_source.lease
@@ -136,16 +133,17 @@ class Capture:
         self._group_reader = GroupReader(self._group_queue, lease, self._wal_source.input, settings.pacing())
         self._make_decoding = partial(self._new_decoding, base, beginning, start)
         self._decoding: DecodeThread | None = None
-        self._mirrors = base.mirrors
+        tables = StartTables(store, base.mirrors, settings.select.selection())
+        store.drop_versions(tables.is_dropped)
         names = base.mirrors.remember(beginning.databases)
         maker = TargetMaker(context, settings.target, epoch, self._history, self.progress, self._stopping)
         plans = is_due(settings.select, settings.first_copy.copy, view)
         target, self._liveness = (
             maker.deliver(
-                consumer, names, beginning.types, self._selected_tables, self._capture_notices(planning=plans)
+                consumer, names, beginning.types, tables.selected, tables.notices(planning=plans, log=context.log)
             )
             if query_deliverer is None
-            else (maker.follow(query_deliverer, names, beginning.types, self._selected_tables), None)
+            else (maker.follow(query_deliverer, names, beginning.types, tables.selected), None)
         )
         self._target = target
         copy_kind = (
@@ -153,9 +151,9 @@ class Capture:
             if may_copy_from_backup(settings.first_copy, view, context.log)
             else partial(
                 FirstCopy,
-                captured=self._mirrors.known(),
-                delivered=self._delivered_tables,
-                names=self._table_names,
+                fills_outbox=self._fills_outbox,
+                databases=tables.databases(),
+                at_start=tables.by_key,
             )
         )
         first_copy = copy_kind(
@@ -178,40 +176,6 @@ class Capture:
             stopping=self._stopping,
         )
 
-    def _tables(self, databases: Iterable[Oid]) -> Iterator[tuple[Oid, Relation]]:
-        """Yield the tables of some databases with these, as of the start."""
-        for oid in databases:
-            mirror = self._mirrors.get(oid)
-            relations = mirror.relations() if mirror is not None else ()
-            yield from ((oid, relation) for relation in relations)
-
-    def _table_names(self) -> dict[TableKey, TableName]:
-        """Return the names of all tables as of the start, also in databases that were captured by another name."""
-        databases = {*self._mirrors.known(), *(database for database, _ in delivered_tables(self._store))}
-        return {
-            (database, relation.oid): TableName(relation.namespace, relation.name)
-            for database, relation in self._tables(databases)
-        }
-
-    def _selected_tables(self) -> Iterator[tuple[Oid, Relation]]:
-        """Yield the selected ones."""
-        selection = self._settings.select.selection()
-        return (table for table in self._tables(self._mirrors.known()) if selection.selects(table[1]))
-
-    def _delivered_tables(self) -> set[TableKey]:
-        """Return those of which something was delivered; a dropped one has nothing to report."""
-        delivered = delivered_tables(self._store)
-        tables = self._tables({database for database, _ in delivered})
-        return delivered & {(database, relation.oid) for database, relation in tables}
-
-    def _capture_notices(self, *, planning: bool) -> CaptureNotices | None:
-        selection, captured = self._settings.select.selection(), self._mirrors.known()
-
-        def tables() -> Iterator[tuple[Oid, Relation]]:
-            return self._tables({*captured, *(database for database, _ in delivered_tables(self._store))})
-
-        return CaptureNotices.of_start(self._store, selection, tables, captured, planning=planning, log=self._log)
-
     def start(self) -> None:
         """Start the threads; decoding starts when no first copy is due or the copy is complete."""
         if self._role is not None:
@@ -227,19 +191,22 @@ class Capture:
     def poll(self) -> BaseException | None:
         """Check all threads; return the first error, and remove what no restart needs."""
         self._start_decoding()
-        if self._has_reached_copies and not self._have_copies_waited():
-            self._copies_wait_for = waits_for(self._store.view())  # an interrupted start has planned others for later
+        self._waiting_copies.check()
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
             needed = marks.horizon.pointer.restart_lsn
             self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._settings.keep_bytes)
         if marks.start is not None:
             self._wal_source.input.maintain(marks.start.restart_lsn)
-        self._report()
+        self._report.progress(self.status(), is_host_busy=self._group_reader.is_host_busy)
         self._freed_memory.step(self.record_bytes, self._clock.monotonic_s())
         decoding_error = self._decoding_error() if self._error is None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None
-        self._log_progress(self._application.error or consumer_error or decoding_error or self._wal_source.input.error)
+        self._report.restored(self.progress)
+        error = self._application.error or consumer_error or decoding_error or self._wal_source.input.error
+        if error is not None and self._error is None:
+            self._error = error
+            self._report.failure(error, self.progress)
         return self._error
 
     def _decoding_error(self) -> BaseException | None:
@@ -269,23 +236,12 @@ class Capture:
     @property
     def has_waiting_copies(self) -> bool:
         """Return whether tables wait for a restart: a rewind queued them, or the stream has yet to reach their plan."""
-        return self._copies_wait_for is not None
+        return self._waiting_copies.exist
 
     @property
     def must_restart(self) -> bool:
         """Return whether everything that a waiting copy needs is delivered; later changes are in the copied rows."""
-        if not self._has_reached_copies or self.progress.lag_bytes > self._store.identity.segment_bytes:
-            return False
-        return self._have_copies_waited()
-
-    @property
-    def _has_reached_copies(self) -> bool:
-        wanted, delivered = self._copies_wait_for, self.progress.delivered
-        return wanted is not None and delivered is not None and delivered.position.commit_lsn >= wanted
-
-    def _have_copies_waited(self) -> bool:
-        """Return whether a copy that waited is due: the stream may have shown the creation of the table instead."""
-        return self._copies_wait_for is not None and has_waited(self._store.view(), self._copies_wait_for)
+        return self._waiting_copies.need_restart
 
     def may_have_delivered_after(self, fork_lsn: Lsn) -> bool:
         """Return, after the stop, whether a consumer may have received changes that commit behind a fork."""
@@ -340,13 +296,7 @@ class Capture:
                 f"the consumer did not end its batch within {self._settings.deliver.stop_s} s",
                 hint="its unconfirmed changes are delivered again after the restart",
             )
-        self._log.info(
-            "stopped",
-            delivered=str(self.progress.delivered.position) if self.progress.delivered else None,
-            received_lsn=self.progress.received_lsn,
-            decoded_lsn=self.progress.decoded_lsn,
-            **({} if self._application.error is None else describe_error(self._application.error)),
-        )
+        self._report.stop(self._application.error, self.progress)
 
     def status(self) -> CaptureStatus:
         """Return the capture's status."""
@@ -360,16 +310,6 @@ class Capture:
             open_transactions=self._decoding.reader.open_transactions if self._decoding is not None else 0,
             progress=self.progress,
         )
-
-    def _report_damaged(self, damaged: Sequence[DamagedBase], base: Base) -> None:
-        self._metrics.bases_damaged.set(len(damaged))
-        for each in damaged:
-            self._log.error(
-                "catalog base is damaged; using an older base and the journal",
-                base_lsn=each.entry.lsn,
-                older_lsn=base.lsn,
-                **describe_error(each.error),
-            )
 
     def _make_history(self, view: StateView, unreadable: Sequence[str]) -> HistoryWriter:
         def keep(index: HistoryIndex) -> None:
@@ -390,7 +330,7 @@ class Capture:
 
     def _start_decoding(self) -> None:
         if self._decoding is None and self._application.prelude_is_over.is_set():
-            self._copies_wait_for = waits_for(self._store.view())
+            self._waiting_copies.read()
             self._decoding = self._make_decoding()
             self._decoding.start()
             self._freed_memory.expect()  # of a first copy, and of the start
@@ -416,42 +356,6 @@ class Capture:
             idle_pointer_s=self._settings.deliver.idle_pointer_s,
             heartbeat_s=self._settings.deliver.heartbeat_s,
         )
-
-    def _log_progress(self, error: BaseException | None) -> None:
-        """Log, once each, that the capture has reached the last run's position, and the error that ends it."""
-        progress, begun = self.progress, self._start
-        if not self._is_restored and max(progress.decoded_lsn, begun.restart_lsn) > begun.position.commit_lsn:
-            self._is_restored = True
-            self._log.info(
-                "records restored",
-                restart_lsn=begun.restart_lsn,
-                restored_lsn=begun.position.commit_lsn,
-                delivered=str(begun.position),
-            )
-        if error is not None and self._error is None:
-            self._error = error
-            self._log.warning(
-                "capture failed",
-                received_lsn=progress.received_lsn,
-                decoded_lsn=progress.decoded_lsn,
-                delivered=str(progress.delivered.position) if progress.delivered else None,
-                **describe_error(error),
-            )
-
-    def _report(self) -> None:
-        progress, metrics = self.progress, self._metrics
-        metrics.ring_used.set(self._wal_source.ring.used_bytes)
-        metrics.ring_high_water.set(self._wal_source.ring.high_water_bytes)
-        metrics.queue_used.set(self._group_queue.byte_count)
-        metrics.host_busy.set(self._group_reader.is_host_busy)
-        metrics.open_transactions.set(self._decoding.reader.open_transactions if self._decoding is not None else 0)
-        metrics.received_lsn.set(progress.received_lsn)
-        metrics.decoded_lsn.set(progress.decoded_lsn)
-        metrics.lag_bytes.set(progress.lag_bytes)
-        if progress.delivered is not None:
-            metrics.delivered_lsn.set(progress.delivered.position.commit_lsn)
-        if progress.confirmed is not None:
-            metrics.confirmed_lsn.set(progress.confirmed.position.commit_lsn)
 
 
 def _nothing_before() -> None:

@@ -19,7 +19,7 @@ from tidemark.io.process.config import (
 from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.delivery.targets import TargetSettings
-from tidemark.runtime.first_copy.first_copy import CopySettings
+from tidemark.runtime.first_copy.copy_settings import CopySettings
 from tidemark.runtime.plugins.plugins import Plugins
 from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.wire.state.values import Beginning

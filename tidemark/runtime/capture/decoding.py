@@ -18,9 +18,9 @@ from enum import Enum
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.engine.base_schedule import BaseSchedule
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import Log

@@ -1,6 +1,6 @@
 """Heartbeats: messages by which a consumer sees that a capture without changes runs (U18, `deliver.heartbeat_s`).
 
-They are no WAL, so they need no write to the node. Each has a position of its own, behind all that is decoded.
+They are no WAL, so they need no write to the node. Each has a separate position, behind all that is decoded.
 None comes while nothing is heard from the node: a connected one reports its position every few seconds, also without
 WAL. While an archive is read, its WAL is all that is heard.
 """

@@ -125,7 +125,7 @@ class SpooledInput:
         try:
             spooling = True
             while not self._stopping.is_set():
-                # NB: the spool may reach behind a fork that only the node knows: that WAL would be delivered.
+                # NB: the spool may reach behind a fork that is recorded only at the node: that WAL would be delivered.
                 if self._network.is_located and self._move():
                     continue
                 if self._ring.write_lsn < self._spool.write_lsn:

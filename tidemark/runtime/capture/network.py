@@ -180,7 +180,7 @@ class NetworkThread(SourceThread):
         return not stream.is_over
 
     def _is_quiet(self, stream: WalStream) -> bool:
-        """Return whether the decode thread will soon have decoded everything: until then nobody would read."""
+        """Return whether the decode thread will soon have decoded everything: until then no thread would read."""
         return not stream.is_over and self._sink.capacity - self._sink.free_bytes <= OFFER_BYTES_MAX
 
     def _offer(self, lease: StreamLease, stream: WalStream) -> None:

@@ -2,7 +2,9 @@
 
 from tidemark.decode.catalog.databases import MappedDialects
 from tidemark.decode.catalog.history import Base
-from tidemark.decode.groups.group_builder import GroupBuilder, nothing_copied
+from tidemark.decode.groups.delivery_filter import nothing_copied
+from tidemark.decode.groups.group_builder import GroupBuilder
+from tidemark.decode.groups.left_tables import LeftTables
 from tidemark.decode.transactions.decoder import Decoder, OnMarker
 from tidemark.io.host.spill import SpillFolder
 from tidemark.io.state.history_files import HistoryWriter
@@ -12,7 +14,7 @@ from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.decoding import WalReader
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.first_copy.copies import Copies
+from tidemark.runtime.first_copy.copies import Copies, left_tables
 from tidemark.runtime.replay.history_start import enter_open
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import wal_format
@@ -29,19 +31,22 @@ def new_reader(
     start: Pointer,
     on_marker: OnMarker | None,
 ) -> WalReader:
-    """Return a reader that decodes from the restart LSN of `start`, with the catalogs of `base`."""
+    """Return a reader that decodes from the restart LSN of `start`, with the catalogs of `base`.
+
+    Its timeline is that of the delivered position until the first WAL: earlier runs have passed the forks before it.
+    """
     identity, store = context.store.identity, context.store
-    fmt = wal_format(base.major)
+    fmt, timeline = wal_format(base.major), start.position.timeline
     framer = Framer(
         fmt,
         system_identifier=identity.system_identifier,
         segment_bytes=identity.segment_bytes,
-        timeline=base.timeline,
+        timeline=timeline,
         start_lsn=start.restart_lsn,
     )
     decoder = Decoder(
         fmt,
-        base.timeline,
+        timeline,
         base.mirrors,
         next_xid=base.next_xid,
         memory_bytes=settings.decode.memory_bytes,
@@ -51,18 +56,22 @@ def new_reader(
         on_marker=on_marker,
     )
     enter_open(decoder.transactions, base, start.restart_lsn, requested=True)
-    copies = Copies(store.view())
+    view, selection = store.view(), settings.select.selection()
+    copies = Copies(view)
+    left = left_tables(store, view, base.mirrors, selection.root_of)
+    base.mirrors.follow_left({database for database, _ in left})
     builder = GroupBuilder(
         MappedDialects(base.mirrors, beginning.types, base.major),
-        selected=settings.select.selection().selects,
-        root_of=settings.select.selection().root_of,
-        excluded=settings.select.selection().excluded_origins(),
-        selects_message=settings.select.selection().selects_message,
+        selected=selection.selects,
+        root_of=selection.root_of,
+        excluded=selection.excluded_origins(),
+        selects_message=selection.selects_message,
         counting=settings.deliver.transactions,
         copied=copies.have if copies.snapshots else nothing_copied,
         copied_by=copies.snapshots,
         after=start.position,
         behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
+        left=LeftTables(left),
         rows_max=settings.deliver.group_rows_max,
         bytes_max=settings.deliver.group_bytes_max,
     )

@@ -85,7 +85,7 @@ NEXT: Mapping[tuple[LeaseState, LeaseEvent], LeaseState] = {
 NETWORK_READS = (LeaseState.THREADED, LeaseState.RECALLED)
 DECODE_THREAD_DECODES = (LeaseState.THREADED, LeaseState.DRAINING)
 APPLICATION_DECODES = (LeaseState.INLINE, LeaseState.RECALLED)
-WITHOUT_EFFECT = (LeaseState.INLINE, LeaseState.OFFERED)  # nobody waits for these states, and each commit needs them
+WITHOUT_EFFECT = (LeaseState.INLINE, LeaseState.OFFERED)  # no thread waits for these states, and each commit needs them
 
 
 class StreamLease:

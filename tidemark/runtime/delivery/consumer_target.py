@@ -1,9 +1,10 @@
 """A custom consumer (I34, I35) as the target of the application thread.
 
 The position and the progress of a first copy move after `on_events` returned true: at least once. A separate thread
-(`confirming`) makes them durable, so that the next changes need not wait for the disk unless `deliver.confirm_ms` is 0.
-Meanwhile the position is in a file that survives a kill of this process (`ConfirmedFile`). The file has the position
-alone: a confirmation of which the state records more, such as DDL, is durable before later ones are accepted.
+(`confirming`) makes them durable (`stored_confirmations`), so that the next changes need not wait for the disk unless
+`deliver.confirm_ms` is 0. Meanwhile the position is in a file that survives a kill of this process (`ConfirmedFile`).
+The file has the position alone: a confirmation of which the state records more, such as DDL, is durable before later
+ones are accepted.
 The bytes that were offered and not confirmed, and the bytes that were confirmed and are not durable, are bounded. At
 the bound the target polls the consumer again, or waits for the disk, and offers nothing more.
 
@@ -19,7 +20,6 @@ from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from tidemark.decode.transactions.committed_run import commit_times_us
 from tidemark.engine.ports import (
     DrainedConsumer,
     GroupConsumer,
@@ -32,30 +32,25 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
-from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.confirmed_file import ConfirmedFile
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.change import ChangeGroup, GroupItem
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
-from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition, Position
-from tidemark.model.relation import Relation
 from tidemark.runtime.context import Stopped
+from tidemark.runtime.delivery.announced_versions import AnnouncedVersions
 from tidemark.runtime.delivery.confirming import Confirming
 from tidemark.runtime.delivery.delivery import RECORDED, SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep, GroupRecord
 from tidemark.runtime.delivery.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.delivery.notices import report_events
 from tidemark.runtime.delivery.offset_rounds import ConfirmedGroup, OffsetRounds
-from tidemark.wire.state.partition_positions import PartitionPositions
-from tidemark.wire.state.state_keys import ADDED_POSITIONS, CONFIRMED, IDENTITY
-from tidemark.wire.values import EncodedGroup
+from tidemark.runtime.delivery.stored_confirmations import StoredConfirmations
+from tidemark.wire.state.state_keys import ADDED_POSITIONS, IDENTITY
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
 REFUSALS_MAX = 50  # times that a consumer may be offered groups and accept none
-Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
 
 
 class _Offered(NamedTuple):
@@ -109,8 +104,6 @@ class ConsumerTarget:
         self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
         self._epoch = epoch
-        self._history = history
-        self._records = records
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._confirms_each = confirm_s == 0
         self._progress = progress
@@ -119,14 +112,14 @@ class ConsumerTarget:
         self._metrics = metrics
         self._log = log
         self._clock = SystemClock()
-        self._announced: Announced = {}
+        self._announced = AnnouncedVersions(consumer)
         self._waiting: deque[_Offered] = deque()
         self._announced_count = 0  # of the waiting ones, from the first one on: reset after an error
         self._accepted: list[_Offered] = []
         self._unconfirmed_bytes = 0  # of the accepted ones
-        self._parked_upto: Position | None = None  # of changes that were parked and not confirmed before the start
         self._partition = Partition(store.identity.system_identifier)
-        confirming = Confirming(self._store_confirmed, confirm_s)
+        self._stored = StoredConfirmations(store, epoch, history=history, records=records, progress=progress, log=log)
+        confirming = Confirming(self._stored.make_durable, confirm_s)
         hook = consumer.update_offsets if isinstance(consumer, OffsetsConsumer) else None
         self._rounds = hook and OffsetRounds(
             confirming,
@@ -141,10 +134,8 @@ class ConsumerTarget:
 
     def begin(self) -> None:
         """Assign the partition to the consumer."""
+        self._stored.begin()
         with self._store.reading() as transaction:
-            stored = transaction.delivered()
-            at = None if stored is None else stored.pointer.position
-            self._parked_upto = ParkedTable(transaction).latest_after(at, self._epoch)
             added = transaction.get(ADDED_POSITIONS) if self._rounds is not None else None
             identity = transaction.get(IDENTITY)
         assert identity is not None, "an opened state has one"
@@ -167,10 +158,7 @@ class ConsumerTarget:
         start = self._progress.delivered
         assert start is not None, "a first copy comes after the base"
         if progress[-1].begins:
-            # An offered generation is used up: after a kill before its confirmation, the next one is greater.
-            with self._store.transaction(self._epoch) as transaction:
-                transaction.put_copy(*progress)
-                self._drop_parked(transaction, progress, group.last.position)
+            self._stored.begin_copy(progress, group.last.position)
         self._offer_until_accepted(_Offered(replace(group, last=start), progress))
         self._confirming.wait()  # the progress of the copy is read from the state
 
@@ -309,25 +297,6 @@ class ConsumerTarget:
                 has_more = self._isolating.retry_parked()
         return self._isolating.is_retrying
 
-    def _drop_parked(self, transaction: StateTransaction, copied: CopyKeep, upto: Position) -> None:
-        """Drop parked changes of a table that is copied again: its last copy, and the stream below the new one."""
-        database, relation, _ = copied
-        dropped = ParkedTable(transaction).drop_of(database, relation, upto)
-        if dropped:
-            self._log.info("parked changes of a table that is copied are dropped", relation=relation, count=dropped)
-
-    def _drop_delivered(self, transaction: StateTransaction, upto: Position) -> None:
-        """Drop changes that were parked before the start, never confirmed, and delivered now."""
-        before = transaction.delivered()
-        if self._parked_upto is None:
-            return
-        after = None if before is None else before.pointer.position
-        dropped = ParkedTable(transaction).drop_between(after, upto, self._epoch)
-        if dropped:
-            self._log.info("parked changes were delivered by the stream and are dropped", count=dropped)
-        if upto >= self._parked_upto:
-            self._parked_upto = None
-
     def _confirm(self, answer: bool | ChangeGroup | GroupPart | None) -> bool:  # noqa: FBT001 - the answer of a consumer
         """Confirm what the consumer's answer names; return whether that is anything."""
         if not answer or not self._accepted:
@@ -344,7 +313,7 @@ class ConsumerTarget:
             left.insert(0, _Offered(replace(answer.whole, first=answer.part.last.position, byte_count=0)))
         confirmed_bytes = self._unconfirmed_bytes - left_bytes
         self._accepted, self._unconfirmed_bytes = left, left_bytes
-        bare, has_records = list[ConfirmedGroup](), self._parked_upto is not None
+        bare, has_records = list[ConfirmedGroup](), self._stored.parked_upto is not None
         for offered in confirmed:  # NB: as above
             bare.append(offered.without_rows())
             has_records = has_records or bare[-1].has_records
@@ -377,68 +346,8 @@ class ConsumerTarget:
             if self._announced_count:
                 self._announced_count -= 1
             else:
-                self._announce(self._waiting[0].group)
+                self._announced.announce(self._waiting[0].group)
             offered = self._waiting.popleft()
             self._accepted.append(offered)
             self._unconfirmed_bytes += offered.group.byte_count
             yield offered.group
-
-    def _announce(self, group: ChangeGroup) -> None:
-        for item in group.items:
-            if isinstance(item, ChangeBatch):
-                relation = item.relation
-                key = (item.database, relation.oid)
-                known = self._announced.get(key)
-                if known is not relation and known != relation:  # NB: comparing takes longer than the rest
-                    self._consumer.on_schema(_introduction(group, item))
-                    self._announced[key] = relation
-            elif isinstance(item, SchemaEvent):
-                self._consumer.on_schema(item)
-                described = item.after or item.before
-                assert described is not None, item
-                self._announced[item.database, described.oid] = described
-
-    def _store_confirmed(self, confirmed: Sequence[ConfirmedGroup]) -> None:
-        """Make the consumer's confirmations durable, by the confirm thread."""
-        last = confirmed[-1].group
-        latest = max(commit_times_us(last.transactions), default=0)
-        with self._store.transaction(self._epoch) as transaction:
-            for offered in confirmed:
-                if offered.copying is not None:
-                    _record_copied(transaction, offered.copying)
-            transaction.rely_on_journal(self._history.durable_lsn)
-            for record in self._records:
-                record.record(transaction, [offered.group for offered in confirmed])
-            for offered in confirmed:
-                ParkedTable(transaction).rename_databases(offered.group.databases)
-                transaction.record_databases(offered.group.databases)
-            self._drop_delivered(transaction, last.last.position)
-            delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))
-            transaction.put(CONFIRMED, delivered)
-            if confirmed[-1].added is not None:
-                transaction.put(ADDED_POSITIONS, PartitionPositions.of(confirmed[-1].added))
-        self._progress.deliver(delivered.pointer)
-        self._progress.confirm(delivered.pointer)
-
-
-def _record_copied(transaction: StateTransaction, copied: CopyKeep) -> None:
-    """Record the progress of a copy, unless its next generation has begun: the rows of this one are given up."""
-    database, relation, progress = copied
-    known = transaction.copy(database, relation)
-    if known is None or progress.generation >= known.generation:
-        transaction.put_copy(*copied)
-
-
-def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:
-    """Introduce a relation version to a consumer that has not seen it since it started."""
-    lsn = group.first.commit_lsn
-    return SchemaEvent(
-        position=group.first,
-        lsn=lsn,
-        database=batch.database,
-        xid=Xid(0),
-        change=SchemaChange.CREATE,
-        effect=SchemaEffect.METADATA,
-        before=None,
-        after=batch.relation,
-    )

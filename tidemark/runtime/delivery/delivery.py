@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from tidemark.decode.transactions.committed_run import commit_times_us
+from tidemark.decode.transactions.reorder_buffer.committed_run import commit_times_us
 from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull

@@ -27,6 +27,7 @@ from tidemark.runtime.delivery.following import FollowTarget, QueryDeliverer
 from tidemark.runtime.delivery.liveness import Liveness
 from tidemark.runtime.delivery.mapped_target import MappedTarget
 from tidemark.runtime.first_copy.capture_notices import CaptureNotices
+from tidemark.runtime.first_copy.copies import left_versions
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.handler import AnyHandler
@@ -140,7 +141,9 @@ class TargetMaker:
         """
         plugins = self.settings.plugins
         bound = consumer.plans if isinstance(consumer, TransformingConsumer) else None
-        transforms = GroupTransforms(plugins.transforms, types, self.epoch, self._latest(names), bound)
+        store = self.context.store
+        left = left_versions(store, store.view()) if plugins.transforms else {}
+        transforms = GroupTransforms(plugins.transforms, types, self.epoch, self._latest(names), bound, left=left)
         if plugins.transforms:
             transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
         selects = self.settings.selection.selects

@@ -39,11 +39,12 @@ from tidemark.runtime.backup_rows.recovery_target import Progressed, settled_tar
 from tidemark.runtime.backup_rows.table_rows import BackedUpRows, files_of
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_feeding import GENERATION_SHIFT, BuiltBatch, CopyFeeding, Deliver
-from tidemark.runtime.first_copy.first_copy import CopySettings, shown_by
+from tidemark.runtime.first_copy.copy_settings import CopySettings
+from tidemark.runtime.first_copy.table_copy import shown_by
 from tidemark.runtime.seed.backup_reading import check_archive, wal_of
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
-from tidemark.runtime.seed.copy_plan import is_changed_selection, selection_reported
-from tidemark.runtime.seed.seeding import SilentObserver
+from tidemark.runtime.seed.copy_plan import after_drop, after_leave, is_changed_selection, selection_reported
+from tidemark.runtime.seed.seed_observer import SilentObserver
 from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
 from tidemark.wire.state.state_keys import FINGERPRINT
@@ -164,27 +165,42 @@ class BackupCopy:
         select, copy, view = self._settings.select, self._settings.copy, self._store.view()
         is_first = is_changed_selection(select, copy, view)
         due: list[tuple[FoundTable, Relation]] = []
-        waiting = dict[TableKey, CopyProgress]()
+        changed = dict[TableKey, CopyProgress]()
+        gone = self._open_tables(view)
         for found in catalogs.tables():
             shown = shown_by(select.selection(), found.relation)
-            known = view.copies.get((found.mirror.database, found.relation.oid))
-            if shown is None or found.relation.persistence != PERMANENT:
+            key = (found.mirror.database, found.relation.oid)
+            known = view.copies.get(key)
+            if found.relation.persistence != PERMANENT:
+                continue
+            gone.discard(key)
+            if shown is None:
+                if known is not None and known.is_open:
+                    changed[key] = after_leave(known)
                 continue
             if known is None and is_first:
-                waiting[found.mirror.database, found.relation.oid] = CopyProgress(CopyPhase.WAITING, 0)
+                changed[key] = CopyProgress(CopyPhase.WAITING, 0)
                 due.append((found, shown))
             elif known is not None and known.is_open:
                 due.append((found, shown))
         with self._store.transaction(self._epoch) as transaction:
-            for key, progress in waiting.items():
+            for key, progress in changed.items():
                 seen = replace(progress, seen_lsn=catalogs.lsn, timeline=catalogs.timeline)
                 transaction.put_copy(*key, seen)
+            for key in gone:  # dropped before a later backup than that of the plan
+                transaction.put_copy(*key, after_drop(view, key, self._shows(catalogs.lsn)))
             if is_first:
                 selection = selection_reported(select, copy)
                 listed = dict.fromkeys(map(str, self._beginning.databases), self._shows(catalogs.lsn))
                 transaction.put(FINGERPRINT, Fingerprint(selection, catalogs.lsn, catalogs.timeline, listed))
         self._log.info("first copy planned", tables=len(due), lsn=catalogs.lsn, backup=copy.base_backup)
         return due
+
+    def _open_tables(self, view: StateView) -> set[TableKey]:
+        """Return the planned tables of the selected databases."""
+        selection, names = self._settings.select.selection(), self._beginning.databases
+        selected = {database for database, name in names.items() if selection.selects_database(name)}
+        return {key for key, known in view.copies.items() if known.is_open and key[0] in selected}
 
     def _feed(self, rows: BackedUpRows, seen_time_us: int) -> None:
         key = (rows.database, rows.found.relation.oid)

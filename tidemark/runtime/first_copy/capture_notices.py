@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tidemark.decode.groups.partitions import ROUTED_KIND, alone, under_own_name
+from tidemark.decode.groups.partitions import has_rows, own_version, under_own_name
 from tidemark.decode.transactions.schema_changes import is_captured
 from tidemark.engine.selection import Selection
 from tidemark.io.host.logs import Log
@@ -93,21 +93,26 @@ class CaptureNotices:
         """Return a group of the stream with the events of the tables whose capture ended or began.
 
         A group that continues a transaction has no position for them before its changes: they come with the next one.
+        No event of a table comes after its DROP.
         """
         if self._pending is None:
             self._pending = self._read()
         if not self._pending:
+            self._versions = {}
             return group
         begins_transaction = group.first.commit_lsn > self._delivered.commit_lsn
         self._delivered = group.last.position
+        dropped = self._pending.keys() & _dropped(group)
         if not begins_transaction:
+            for key in dropped:
+                del self._pending[key]
             return group
         at = group.first.timeline, Lsn(group.first.commit_lsn - 2)  # records begin at multiples of 8
         keys = [key for due in _CHANGES for key, pending in self._pending.items() if pending is due]
-        changes = [(key, change) for key in keys[:GROUP_TABLES] for change in _CHANGES[self._pending.pop(key)]]
+        first = set(sorted(keys, key=lambda key: key not in dropped)[: max(GROUP_TABLES, len(dropped))])
+        keys = [key for key in keys if key in first]
+        changes = [(key, change) for key in keys for change in _CHANGES[self._pending.pop(key)]]
         events = [self._event(key, change, Position(*at, number)) for number, (key, change) in enumerate(changes)]
-        if not self._pending:
-            self._versions = {}
         return replace(group, items=[*events, *group.items]) if events else group
 
     def _read(self) -> dict[TableKey, DueNotice]:
@@ -145,9 +150,10 @@ class CaptureNotices:
         )
 
 
-def delivered_tables(store: StateStore) -> set[TableKey]:
-    """Return the tables of which something was delivered."""
-    return {(database, relation.oid) for database, relation in store.relations().values()}
+def _dropped(group: ChangeGroup) -> set[TableKey]:
+    """Return the tables that a group drops, also those whose database leaves the selection with it."""
+    events = (item for item in group.items if isinstance(item, SchemaEvent) and item.change is SchemaChange.DROP)
+    return {(event.database, event.before.oid) for event in events if event.before is not None}
 
 
 def table_versions(
@@ -163,5 +169,5 @@ def table_versions(
 
 def _version(selection: Selection, relation: Relation, *, is_there: bool) -> TableVersion:
     own = under_own_name(relation, selection.root_of)
-    has_rows = own is not None and (own.kind != ROUTED_KIND or own.has_partition_rows)
-    return TableVersion(own or alone(relation), is_there and own is not None and has_rows and selection.selects(own))
+    is_selected = is_there and own is not None and has_rows(own) and selection.selects(own)
+    return TableVersion(own_version(relation, selection.root_of), is_selected)

@@ -1,11 +1,18 @@
 """The result of the first copies: which changes of the stream they contain, and whether each one is complete."""
 
+from tidemark.decode.catalog.databases import DatabaseMirrors
+from tidemark.decode.groups.partitions import RootOf, own_version
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.change import TransactionEnd
 from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.position import Position
+from tidemark.model.relation import Relation
 from tidemark.model.snapshot import Visibility, parse_visibility
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
+from tidemark.wire.recopies import TableKey
+from tidemark.wire.state.copy_progress import CopyPhase, DueNotice
+from tidemark.wire.values import NO_SCHEMA_VERSION
 
 
 class Copies:
@@ -54,3 +61,31 @@ class Copies:
             )
         if self._planned_to is not None and is_dead(self._planned_to):
             raise DeadBranchDelivered(f"{left}, but the first copy was planned with the catalogs of {self._planned_to}")
+
+
+def left_versions(store: StateStore, view: StateView) -> dict[TableKey, Relation]:
+    """Return the tables of which something was delivered before they left the selection, as of then."""
+    left = {key: copy.left_as for key, copy in view.copies.items() if copy.phase is CopyPhase.LEFT}
+    found: dict[TableKey, Relation] = {}
+    for number, (database, relation) in store.relations().items() if left else ():
+        key = (database, relation.oid)
+        if key in left and (key not in found or number <= left[key] or left[key] == NO_SCHEMA_VERSION):
+            found[key] = relation
+    return found
+
+
+def left_tables(
+    store: StateStore, view: StateView, mirrors: DatabaseMirrors, root_of: RootOf
+) -> dict[TableKey, Relation]:
+    """Return the tables that have left the selection, as they were delivered last.
+
+    `mirrors`: the catalogs of the start. Its stream begins with a report of what has left with the configuration.
+    """
+    found = left_versions(store, view)
+    for key, copy in view.copies.items():
+        if copy.phase is CopyPhase.LEFT and copy.capture is DueNotice.ENDS:
+            mirror = mirrors.get(key[0])
+            version = mirror.relation(key[1]) if mirror is not None else None
+            if version is not None:
+                found[key] = own_version(version, root_of)
+    return found

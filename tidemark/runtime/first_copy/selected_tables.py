@@ -9,20 +9,30 @@ chooses the time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
 
+from tidemark.decode.groups.left_tables import left_version
+from tidemark.decode.groups.partitions import has_rows
 from tidemark.engine.selection import Selection
 from tidemark.io.host.logs import Log
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, DueNotice
+from tidemark.wire.values import NO_SCHEMA_VERSION
 
-COPIED_KIND = "r"  # pg_class.relkind: relations with rows
-PhaseChange = tuple[
-    Oid, Oid, CopyPhase | None
-]  # database, relation, the copy's phase from now on; None: the table is dropped
+
+class PhaseChange(NamedTuple):
+    """What an event does to the copy of a table."""
+
+    database: Oid
+    relation: Oid
+    phase: CopyPhase | None  # from now on; None: the table is dropped
+    commit_lsn: Lsn
+    left_as: Relation | None = None  # the version that was delivered last, if the table has left the selection
 
 
 class SelectedTables:
@@ -36,14 +46,18 @@ class SelectedTables:
 
     def record(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Record in an open transaction what the groups' schema events changed."""
-        for database, relation, phase in (change for group in groups for change in self._phase_changes(group)):
+        changes = chain.from_iterable(map(self._phase_changes, groups))
+        for database, relation, phase, lsn, left_as in changes:
             if phase is None:
-                transaction.drop_copy(database, relation)
+                transaction.drop_copy(database, relation, requested_to=lsn)
+                transaction.drop_versions(database, relation)
                 continue
             known = transaction.copy(database, relation) or CopyProgress(phase, 0)
             if phase is CopyPhase.PARTIAL and known.phase is CopyPhase.REFUSED:
                 phase = known.phase  # noqa: PLW2901 - its rows are to be copied once they fit
-            transaction.put_copy(database, relation, replace(known, phase=phase, capture=DueNotice.NONE))
+            version = NO_SCHEMA_VERSION if left_as is None else transaction.kept_version(database, left_as)
+            moved = replace(known, phase=phase, capture=DueNotice.NONE, left_as=version)
+            transaction.put_copy(database, relation, moved)
             if phase is CopyPhase.WAITING:
                 self._log.warning(
                     "a table was added to the selection; its rows are copied at the next start",
@@ -55,16 +69,22 @@ class SelectedTables:
         for event in group.items:
             if isinstance(event, SchemaEvent):
                 described = event.after or event.before
-                if described is not None and (described.kind == COPIED_KIND or described.has_partition_rows):
-                    yield from ((event.database, described.oid, phase) for phase in self._phases(event))
+                versions = [version for version in (event.before, event.after) if version is not None]
+                if described is not None and (event.after is None or any(map(has_rows, versions))):
+                    phases = self._phases(event)
+                    at_lsn = event.position.commit_lsn
+                    for phase in phases:
+                        left_as = left_version(event) if phase is CopyPhase.LEFT else None
+                        yield PhaseChange(event.database, described.oid, phase, at_lsn, left_as)
             elif isinstance(event, PartitionEvent) and event.change is PartitionChange.ATTACH:
                 # The partitioned table now has rows that were never delivered under its name.
-                yield event.database, event.relation.oid, self._unknown(event.relation)
+                relation, at_lsn = event.relation, event.position.commit_lsn
+                yield PhaseChange(event.database, relation.oid, self._unknown(relation), at_lsn)
 
     def _phases(self, event: SchemaEvent) -> Sequence[CopyPhase | None]:
         """Return the phase that the event moves its table to, or none if it moves no table."""
         if event.after is None:
-            return (None,)
+            return _after_drop(event)
         if event.is_of_capture:
             return (CopyPhase.PARTIAL if event.capture is CaptureChange.BEGINS else CopyPhase.LEFT,)
         was, now = self._selects(event.before), self._selects(event.after)
@@ -84,4 +104,11 @@ class SelectedTables:
         return CopyPhase.WAITING if self._copying else CopyPhase.PARTIAL
 
     def _selects(self, relation: Relation | None) -> bool:
-        return relation is not None and self._selection.selects(relation)
+        return relation is not None and has_rows(relation) and self._selection.selects(relation)
+
+
+def _after_drop(event: SchemaEvent) -> Sequence[CopyPhase | None]:
+    """Return the phase of a table after its DROP, or after the rename by which its database leaves the selection."""
+    if event.capture is not CaptureChange.ENDS:
+        return (None,)
+    return (CopyPhase.LEFT,) if event.before is not None and has_rows(event.before) else ()

@@ -39,7 +39,7 @@ class TableFinder:
     def __init__(
         self, dsn: str, selection: Selection, system_identifier: SystemIdentifier, databases: Container[Oid]
     ) -> None:
-        """`databases`: those that the state knows."""
+        """`databases`: those in the state."""
         self._dsn = dsn
         self._selection = selection
         with Node(self._dsn) as node:
@@ -124,7 +124,7 @@ def _refusals(name: TableName, relation: NamedRelation, selection: Selection) ->
 
 
 def captured_databases(store: StateStore) -> Mapping[Oid, str]:
-    """Return the databases that a state knows, by their names at its start."""
+    """Return the databases in a state, by their names at its start."""
     beginning = store.view().beginning
     if beginning is None:
         raise NotInitialised(f"{store.folder.root} has no start position")

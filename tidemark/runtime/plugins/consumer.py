@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import EngineEvent
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Position

@@ -7,10 +7,11 @@ is filtered out is delivered, and confirmed, like others.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import (
     ChangeBatch,
     ChangeGroup,
@@ -28,6 +29,8 @@ from tidemark.transforms.plan import PLANS_MAX, TransformPlan, TransformPlans
 from tidemark.transforms.source_form import event_without_constants, transformed_relation, without_constants
 from tidemark.transforms.transform import BadTransform, Transform, TransformFailed, TransformRaised
 
+NOT_LEFT: Mapping[tuple[Oid, Oid], Relation] = MappingProxyType({})
+
 
 class GroupTransforms:
     """The transforms of a capture, bound to the versions of its tables. For one thread."""
@@ -39,14 +42,20 @@ class GroupTransforms:
         epoch: Epoch,
         databases: Mapping[Oid, str],
         plans: TransformPlans | None = None,
+        *,
+        left: Mapping[tuple[Oid, Oid], Relation] = NOT_LEFT,
     ) -> None:
-        """`databases`: the known names. `plans`: of the same transforms and types, if they are bound already."""
+        """`databases`: the known names. `plans`: of the same transforms and types, if they are bound already.
+
+        `left`: tables that have left the selection, as the transforms have left them. Their DROP has this version.
+        """
         self._has_transforms = bool(transforms)
         self._names = ", ".join(map(str, transforms))
         self._columns_of = partial(arrow_struct, dialect=Dialect(mapping=types))
         self._plans = plans or TransformPlans(transforms, lambda relation: self._columns_of(relation.live_columns))
         self._epoch = epoch
         self._databases = dict(databases)
+        self._left = left
         self._relations: dict[tuple[str, Relation], Relation] = {}
 
     @property
@@ -137,10 +146,18 @@ class GroupTransforms:
         """Return the former version; one that the transforms do not fit has no values that may be shown."""
         if event.before is None:
             return None
+        if self.is_transformed(event):
+            return without_constants(event.before)  # NB: a follower had stored the version of the source
         try:
             return self.version(event.database, event.before)
         except BadTransform:  # the list of transforms was corrected for the new version
             return without_constants(event.before)
+
+    def is_transformed(self, item: GroupItem) -> bool:
+        """Return whether an item has a version that the transforms made: the DROP of a table that had left."""
+        if not isinstance(item, SchemaEvent) or item.before is None or item.after is not None:
+            return False
+        return self._left.get((item.database, item.before.oid)) == item.before
 
     def version(self, database: Oid, relation: Relation) -> Relation:
         """Return a version of a table after the transforms; raise `BadTransform`."""

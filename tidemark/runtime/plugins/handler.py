@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import EngineEvent
 from tidemark.model.position import Partition, Position
 from tidemark.serializers.serializer import SerializedBatch

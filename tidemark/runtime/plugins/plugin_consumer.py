@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.engine.batch import Batch
 from tidemark.engine.offset_update import OffsetsHook
-from tidemark.engine.poison import CallPart, CallParts, PartItem
+from tidemark.engine.pool.batch import Batch
+from tidemark.engine.pool.poison import CallPart, CallParts, PartItem
 from tidemark.engine.ports import Clock
 from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, SchemaEvent, TransactionBoundary
 from tidemark.model.commit_time import NSECS_PER_USEC

@@ -14,8 +14,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from tidemark.engine.batch import Batch
-from tidemark.engine.poison import ParkedBatch
+from tidemark.engine.pool.batch import Batch
+from tidemark.engine.pool.poison import ParkedBatch
 from tidemark.io.host import failpoints
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log

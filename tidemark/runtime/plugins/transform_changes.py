@@ -124,7 +124,7 @@ class TransformChanges:
         """Note the tables of a group that are new, changed by DDL, or copied from the beginning; return the group."""
         self._transforms.learn(group)
         for item in group.items:
-            if isinstance(item, SchemaEvent | CopyBoundary):
+            if isinstance(item, SchemaEvent | CopyBoundary) and not self._transforms.is_transformed(item):
                 relation = relation_of(item)
                 assert relation is not None, item
                 if self._is_new(item) or _key(item) in self._current:
@@ -157,7 +157,7 @@ class TransformChanges:
         changed: list[tuple[Oid, Relation]] = []
         new: set[TableKey] = set()
         for item in group.items:
-            if isinstance(item, LogicalMessage):
+            if isinstance(item, LogicalMessage) or self._transforms.is_transformed(item):
                 continue
             key, described = _key(item), _described_before(item)
             if self._is_new(item):

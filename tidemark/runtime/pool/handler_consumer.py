@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from tidemark.engine.commit_policy import ALWAYS
-from tidemark.engine.dispatch import Order
+from tidemark.engine.pool.commit_policy import ALWAYS
+from tidemark.engine.pool.dispatch import Order
 from tidemark.engine.ports import GroupPart
 from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock

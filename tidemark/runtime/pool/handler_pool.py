@@ -14,7 +14,7 @@ from contextlib import suppress
 from time import thread_time
 from typing import Generic, Protocol, TypeVar
 
-from tidemark.engine.dispatch import Dispatch, Dispatched
+from tidemark.engine.pool.dispatch import Dispatch, Dispatched
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error

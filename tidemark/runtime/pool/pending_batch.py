@@ -1,15 +1,15 @@
 """A batch of the stream before the handler: its transformed form, and how much of it is handled.
 
 It runs in a thread of the pool. The handler gets one of four kinds of units, by one table; which of them run at the
-same time is the order's decision (`tidemark.engine.dispatch`).
+same time is the order's decision (`tidemark.engine.pool.dispatch`).
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.engine.batch import ROWS_AT_ONCE, Batch, Change
-from tidemark.engine.poison import CallPart, CallParts, ParkedBatch, rows_of
+from tidemark.engine.pool.batch import ROWS_AT_ONCE, Batch, Change
+from tidemark.engine.pool.poison import CallPart, CallParts, ParkedBatch, rows_of
 from tidemark.engine.ports import Clock
 from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.poison import PoisonChange, WorkerPoison, WorkerProgress, WorkerRaised

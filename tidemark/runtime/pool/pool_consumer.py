@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidemark.engine.batch import Batch
-from tidemark.engine.commit_policy import CommitPolicy, Finished
-from tidemark.engine.dispatch import Order
 from tidemark.engine.offset_update import OffsetsHook
+from tidemark.engine.pool.batch import Batch
+from tidemark.engine.pool.commit_policy import CommitPolicy, Finished
+from tidemark.engine.pool.dispatch import Order
+from tidemark.engine.pool.stop_condition import StopSearch, StopWhen
 from tidemark.engine.ports import GroupPart
 from tidemark.engine.progress import Progress
-from tidemark.engine.stop_condition import StopSearch, StopWhen
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log
 from tidemark.model.change import (

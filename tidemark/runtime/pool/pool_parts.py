@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import EngineEvent
 from tidemark.runtime.pool.pending_batch import PendingBatch, RetriedChange, UnitHandler
 

@@ -18,7 +18,7 @@ from itertools import count
 
 import pyarrow as pa
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.model.errors import Disposition
 from tidemark.model.lsn import Oid
 from tidemark.model.poison import WorkerProgress

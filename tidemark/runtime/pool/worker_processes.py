@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tidemark.engine.batch import Batch
+from tidemark.engine.pool.batch import Batch
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.errors import ConsumerFailed, Disposition, error_classes, restored_error
 from tidemark.model.poison import WorkerPoison, WorkerRaised

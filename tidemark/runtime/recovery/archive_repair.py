@@ -38,7 +38,8 @@ from tidemark.runtime.recovery.resumption import (
 )
 from tidemark.runtime.replay.archive_damage import find_damage
 from tidemark.runtime.seed.initialise import databases_of, start_snapshot
-from tidemark.runtime.seed.seeding import SeedObserver, read_seed
+from tidemark.runtime.seed.seed_observer import SeedObserver
+from tidemark.runtime.seed.seeding import read_seed
 from tidemark.wire.state.event_logs import Loss
 from tidemark.wire.state.process_log import Owner
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tidemark.decode.catalog.databases import MappedDialects
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.engine.dead_branch import DeadBranch
 from tidemark.engine.selection import Selection
 from tidemark.io.archive.archive import ArchiveFolder

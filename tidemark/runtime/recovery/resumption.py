@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
-from tidemark.decode.groups.partitions import under_own_name
+from tidemark.decode.groups.partitions import has_rows, under_own_name
 from tidemark.decode.transactions.schema_changes import is_captured
 from tidemark.engine.selection import Selection
 from tidemark.io.process.config import Config
@@ -35,7 +35,6 @@ from tidemark.model.errors import Fenced
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
-from tidemark.runtime.first_copy.selected_tables import COPIED_KIND
 from tidemark.runtime.plugins.delivered_versions import delivered_versions
 from tidemark.runtime.seed.initialise import beginning_of, write_base
 from tidemark.runtime.seed.seeding import Seed
@@ -121,7 +120,7 @@ def table_corrections(
     assert view.beginning is not None, "something was begun"
     selection = config.select.selection()
     delivered = delivered_versions(config, view.beginning.types, at.mirrors.names)
-    latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
+    latest = store.latest_versions()
     items: list[CorrectionItem] = []
     copies: dict[TableKey, CopyProgress] = {}
     gone: list[TableKey] = []
@@ -132,17 +131,19 @@ def table_corrections(
         mirror = at.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
         copy, latest_version = view.copies.get(key), latest.get(key)
-        shown = delivered(key[0], under_own_name(now, selection.root_of) if now is not None else None)
+        own = under_own_name(now, selection.root_of) if now is not None and key[0] in at.databases else None
+        shown = delivered(key[0], own)
+        selected = shown if shown is not None and is_captured(now) and _is_copied(shown, selection) else None
         if now is None:
             if copy is not None:
                 gone.append(key)
             if copy is not None and latest_version is not None:
                 items += _dropped(at, key, latest_version, copy, created_on_dead_branch=wrong.created_on_dead_branch)
         elif copy is None:
-            if shown is not None and _is_copied(shown, selection):
-                items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
+            if selected is not None:
+                items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, selected))
                 copies[key] = CopyProgress(CopyPhase.WAITING, 0, after_lsn=wrong.after_lsn)
-        elif copy.phase is CopyPhase.LEFT and not (shown is not None and _is_copied(shown, selection)):
+        elif copy.phase is CopyPhase.LEFT and selected is None:
             copies[key] = copy.without_snapshot()  # LEFT because of a change that is given up, if it is selected there
         elif shown is not None and latest_version is not None and latest_version != shown:
             generation = copy.generation + 1
@@ -164,7 +165,7 @@ def captures_without_copies(
     Their copies are without snapshots, which could hide changes of the stream.
     """
     selection = config.select.selection()
-    latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
+    latest = store.latest_versions()
     copies = {key: copy.without_snapshot() for key, copy in view.copies.items() if wrong.has(key)}
     tables = set(_tables_of(at))
     for key in tables:
@@ -175,7 +176,7 @@ def captures_without_copies(
             was_captured = known.phase is not CopyPhase.LEFT and known.capture is DueNotice.NONE
             due = DueNotice.ENDS if was_captured else known.capture
             copies[key] = replace(known, phase=CopyPhase.LEFT, capture=due.after_return)
-    gone = {key: version for key, version in latest.items() if wrong.has(key) and key not in tables}
+    gone = {key: version for key, version in latest.items() if wrong.has(key) and not _exists(at, key)}
     drops = [_schema_event(at, key[0], SchemaChange.DROP, version, None) for key, version in sorted(gone.items())]
     return TableCorrections(drops, {key: copy for key, copy in copies.items() if key not in gone}, list(gone))
 
@@ -220,6 +221,11 @@ def resume_delivery(
         extra_writes(transaction)
 
 
+def _exists(at: Resumption, key: TableKey) -> bool:
+    mirror = at.mirrors.get(key[0])
+    return mirror is not None and mirror.file_of(key[1]) is not None
+
+
 def _tables_of(at: Resumption) -> Iterator[TableKey]:
     """Yield the tables of the captured databases."""
     for database in at.mirrors.keys() & set(at.databases):
@@ -227,7 +233,7 @@ def _tables_of(at: Resumption) -> Iterator[TableKey]:
 
 
 def _is_copied(relation: Relation, selection: Selection) -> bool:
-    return (relation.kind == COPIED_KIND or relation.has_partition_rows) and selection.selects(relation)
+    return has_rows(relation) and selection.selects(relation)
 
 
 def _dropped(

@@ -44,7 +44,7 @@ from tidemark.runtime.recovery.resumption import (
     table_corrections,
 )
 from tidemark.runtime.recovery.rewind_plan import RewindPlan, kept_before
-from tidemark.runtime.seed.seeding import SeedObserver
+from tidemark.runtime.seed.seed_observer import SeedObserver
 from tidemark.wire.recopies import TableKey
 from tidemark.wire.state.copy_progress import Fingerprint
 from tidemark.wire.state.event_logs import Loss, Rewind

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoded, DecodedRun
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.state.history_files import NoBase
 from tidemark.model.commit_time import USECS_PER_SECOND, CommitTime

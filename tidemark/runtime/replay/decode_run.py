@@ -5,8 +5,8 @@ It needs no connection and imports no library for one: an archive is decoded wit
 
 from collections.abc import Callable, Iterator
 
-from tidemark.decode.transactions.committed_run import singly
 from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder, WriteJournal
+from tidemark.decode.transactions.reorder_buffer.committed_run import singly
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
@@ -42,7 +42,10 @@ class WalDecoding:
         journal: WriteJournal | None = None,
         on_fork: OnFork | None = None,
     ) -> None:
-        """`on_fork` is called at each change of timeline, before anything of the next one is decoded."""
+        """`timeline`: of the first slice, or that of a position which the WAL leads to; a start may lie before it.
+
+        `on_fork` is called at each change to a later timeline, before anything of that is decoded.
+        """
         self.framer = framer
         framer.leave_out(decoder.quiet)
         self.decoder = decoder
@@ -61,7 +64,7 @@ class WalDecoding:
         """Do the same, but yield small transactions in runs."""
         if wal_slice.timeline != self.timeline:
             self._follow(wal_slice)
-            if self._on_fork is not None:
+            if self._on_fork is not None and wal_slice.timeline > self.timeline:
                 self._on_fork(wal_slice.start_lsn, wal_slice.timeline)
             self.timeline = self.decoder.timeline = wal_slice.timeline
         self.framer.feed(wal_slice.start_lsn, wal_slice.data)

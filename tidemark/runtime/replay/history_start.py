@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.history import Base
-from tidemark.decode.transactions.committed_run import CommittedRun
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder, WriteJournal
 from tidemark.decode.transactions.ports import SpillPort
-from tidemark.decode.transactions.transactions import TransactionTable
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.reorder_buffer.transactions import TransactionTable
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.state.history_files import DamagedBase, NoBase, base_for, ignore_damaged_base, load_catalogs
 from tidemark.io.state.state_views import StateView

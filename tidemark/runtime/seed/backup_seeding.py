@@ -34,14 +34,8 @@ from tidemark.model.lsn import INVALID_OID, OID_BYTES, Lsn, Oid, Xid, format_lsn
 from tidemark.runtime.replay.archive_blocks import archived_blocks, of_rmgr
 from tidemark.runtime.replay.offline import ArchiveEndsEarly, ForeignArchive
 from tidemark.runtime.seed.backup_reading import BackupFilenodes, BackupSource, open_source
-from tidemark.runtime.seed.seeding import (
-    FollowsDatabase,
-    Seed,
-    SeedObserver,
-    SilentObserver,
-    next_xid_after,
-    no_other_database,
-)
+from tidemark.runtime.seed.seed_observer import SeedObserver, SilentObserver
+from tidemark.runtime.seed.seeding import FollowsDatabase, Seed, next_xid_after, no_other_database
 from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import INFO_MASK, Record

@@ -38,9 +38,11 @@ from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
-from tidemark.runtime.seed.copy_plan import plan_copies, selection_reported
+from tidemark.runtime.seed.copy_plan import selection_reported
+from tidemark.runtime.seed.copy_planning import plan_copies
 from tidemark.runtime.seed.copy_sessions import CopySessions
-from tidemark.runtime.seed.seeding import Seed, SeedObserver, read_seed, wait_for_start
+from tidemark.runtime.seed.seed_observer import SeedObserver
+from tidemark.runtime.seed.seeding import Seed, read_seed, wait_for_start
 from tidemark.wire.state.copy_progress import CopyPhase, CopyProgress, Fingerprint
 from tidemark.wire.state.history_index import HistoryIndex
 from tidemark.wire.state.state_keys import BEGINNING, DELIVERED, FINGERPRINT, FOLLOWED, HAND_OVER, HISTORY, STAGE, TERM

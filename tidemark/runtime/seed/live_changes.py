@@ -8,24 +8,18 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from tidemark.decode.transactions.committed_run import CommittedRun, singly
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoded, DecodedRun
 from tidemark.decode.transactions.ports import SpillPort
+from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.io.node.node import Node
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import FullXid, Lsn
 from tidemark.model.snapshot import Visibility
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, WalDecoding
-from tidemark.runtime.seed.seeding import (
-    POLL_S,
-    Seed,
-    SeedObserver,
-    SilentObserver,
-    Waiting,
-    begin_behind,
-    decoder_of,
-)
+from tidemark.runtime.seed.older_transactions import Waiting
+from tidemark.runtime.seed.seed_observer import SeedObserver, SilentObserver
+from tidemark.runtime.seed.seeding import POLL_S, Seed, begin_behind, decoder_of
 from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark.runtime.seed.wait_times import WAIT_S_DEFAULT
 from tidemark.wal.page import Framer

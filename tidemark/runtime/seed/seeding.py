@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
@@ -36,14 +36,16 @@ from tidemark.decode.catalog.redo import SeedOvertaken
 from tidemark.decode.catalog.seeding import seed
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.decode.transactions.ports import SpillPort
-from tidemark.io.node.node import Blocker, Node, NodeFacts, RedoPoint
+from tidemark.io.node.node import Node, NodeFacts, RedoPoint
 from tidemark.io.node.node_errors import LockTimedOut, RecoveryConflict, WalRemoved
 from tidemark.io.node.replication import TimelineEnd, WalStream
 from tidemark.io.node.seed import FILES_ATTEMPTS_MAX, FileRows, SeedSession, being_rewritten
 from tidemark.io.node.uncaptured_seed import VisitingSession, uncaptured_databases, untouched_template
-from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, TidemarkError
+from tidemark.model.errors import CorruptWal, NodeUnreachable
 from tidemark.model.lsn import XID_MASK, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
+from tidemark.runtime.seed.older_transactions import Waiting
+from tidemark.runtime.seed.seed_observer import SeedObserver, SilentObserver
 from tidemark.runtime.seed.wait_times import WAIT_S_DEFAULT
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import WalSlice
@@ -54,7 +56,6 @@ ATTEMPTS_MAX = 5  # at a seed that is invalidated by a rewrite of a catalog or b
 # removed, so it has the time of a whole checkpoint cycle: some attempts fail on a node with frequent checkpoints.
 REMOVED_ATTEMPTS_MAX = 20
 POLL_S = 0.1  # between checks of the oldest transaction; also the time to wait for WAL
-REPORT_INTERVAL_S = 1.0  # between reports of the transactions that are waited for
 _REMOVED_HINT = (
     "the node removes WAL faster than the catalogs are read: raise wal_keep_size (or max_wal_size) on it until "
     "the command has ended, or try again when it writes less"
@@ -63,74 +64,9 @@ SelectDatabases = Callable[[Node], Sequence[str]]
 FollowsDatabase = Callable[[str], bool]
 
 
-class OlderTransactions(NodeUnfit):
-    """Transactions that were open when the seed began did not end in time."""
-
-    hint = (
-        "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend), or raise seed.wait_s; creating a "
-        "replication slot waits in the same way"
-    )
-
-
-class WaitObserver(Protocol):
-    """Receives the progress of a wait for older transactions; called in the same thread, so it must return at once."""
-
-    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
-        """Report the transactions for which the seed waits; called once a second."""
-
-
-class SeedObserver(WaitObserver, Protocol):
-    """Receives the progress of a seed, in the same way."""
-
-    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Report that WAL below `lsn` is replayed, of the known [start_lsn, end_lsn) since the checkpoint."""
-
-    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
-        """Report that attempt number `attempt` ended with `error`, and that the next one begins."""
-
-
 def no_other_database(_database: str) -> bool:
     """Follow no uncaptured database."""
     return False
-
-
-class SilentObserver:
-    """An observer that ignores all reports."""
-
-    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
-        """Do nothing."""
-
-    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Do nothing."""
-
-    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
-        """Do nothing."""
-
-
-class Waiting:
-    """A wait for the end of all transactions older than `below`, checked by `poll`, for up to `wait_s`."""
-
-    def __init__(self, below: FullXid, wait_s: float, observer: WaitObserver) -> None:
-        self._below = below
-        self._wait_s = wait_s
-        self._observer = observer
-        self._started_s = self._reported_s = time.monotonic()
-
-    def poll(self, node: Node) -> Snapshot | None:
-        """Return the snapshot that shows that the wait is over, or None; raise if it takes too long."""
-        snapshot = node.snapshot()
-        if snapshot.xmin >= self._below:
-            return snapshot
-        now_s = time.monotonic()
-        waited_s = now_s - self._started_s
-        if now_s - self._reported_s >= REPORT_INTERVAL_S or waited_s > self._wait_s:
-            self._reported_s = now_s
-            blockers = node.blockers(self._below)
-            self._observer.waiting(blockers, waited_s)
-            if waited_s > self._wait_s:
-                names = "; ".join(map(str, blockers)) or "none that this role can see"
-                raise OlderTransactions(f"{node.where}: older transactions are open after {waited_s:.0f} s: {names}")
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from enum import Enum
 
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, TimelineId
 from tidemark.model.position import Position
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.values import NO_SCHEMA_VERSION
 
 
 class CopyPhase(Enum):
@@ -56,6 +58,7 @@ class CopyProgress:
     timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
     refused_name: str = ""  # of the table, with its database, when its copy was refused last; for people
     capture: DueNotice = DueNotice.NONE
+    left_as: SchemaVersion = NO_SCHEMA_VERSION  # of a table that has left the selection: as it was delivered last
 
     def is_due(self, delivered_lsn: Lsn) -> bool:
         """Return whether the table must be copied once all commits up to `delivered_lsn` are delivered."""

@@ -20,7 +20,7 @@ def remove() -> None:
     """Remove dropped tables from a lake, with their data.
 
     TABLE is the last name of dropped tables (schema.table or database.schema.table, case-sensitive), or the folder of
-    one below LAKE. A table that exists is not removed. The command lists the tables and asks for confirmation. A table
-    is kept if another program has changed it, or if it changed after it was listed. Stop the pipeline first;
-    `dropped_keep_days` removes tables beside it.
+    one below LAKE. One without a known time of its DROP may still exist, for instance unlogged; --all leaves these out.
+    The command lists the tables and asks for confirmation. A table is kept if another program has changed it, or if it
+    changed after it was listed. Stop the pipeline first; `dropped_keep_days` removes tables beside it.
     """

@@ -20,8 +20,8 @@ from tidemark.decode.catalog.history import (
     replay,
 )
 from tidemark.decode.groups.group_builder import GroupBuilder
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.model.change import ChangeGroup  # noqa: TC001 - one import of all that is used
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record, parse_record

@@ -11,7 +11,7 @@ import google_crc32c
 
 from tests.support.forged import groups
 from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
-from tidemark.decode.transactions.rowlog import RowChunk
+from tidemark.decode.transactions.reorder_buffer.rowlog import RowChunk
 from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId

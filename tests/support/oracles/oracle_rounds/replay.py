@@ -7,8 +7,8 @@ from tests.support.oracles.oracle import rendered, renderer_of
 from tests.support.oracles.oracle_rounds.evidence import Facts, read_facts, read_lines
 from tests.support.oracles.oracle_rounds.round import assert_equal
 from tidemark.decode.catalog.history import Base, load_base
-from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoded
+from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.node.node import NodeFacts
 from tidemark.model.lsn import Lsn, Oid

@@ -5,11 +5,26 @@ changes.
 """
 
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from sys import intern
-from typing import NamedTuple, Protocol
 
+from tidemark.decode.catalog.descriptions.described import (
+    Above,
+    DescribedName,
+    DescribedRelation,
+    DescribedType,
+    DescribedTypes,
+)
+from tidemark.decode.catalog.descriptions.described_rows import (
+    ALIGNS,
+    AttributeRow,
+    ClassRow,
+    IndexRow,
+    RowReaders,
+    TypeRow,
+    nameless_type,
+)
 from tidemark.decode.catalog.descriptions.interning import Interner
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
@@ -28,14 +43,13 @@ from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import Subject
 from tidemark.decode.types.encodings import decode_text
 from tidemark.decode.types.identifiers import PUBLIC, quote_identifier, type_display_name, visible_name
-from tidemark.model.lsn import INVALID_OID, OID_BYTES, Oid, Xid
+from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 
 PG_CATALOG_OID = Oid(11)
 ARRAY_SUBSCRIPT_HANDLER = 6179  # pg_proc.dat
 TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has no bound
 _PLAIN_STORAGE = b"p"
-_ALIGNS = {align.value.encode("ascii"): align for align in Align}
 _NAME_OF = {PG_CLASS.oid: "relname", PG_TYPE.oid: "typname"}
 _INT2VECTOR_VALUES_AT = 24  # varlena header, ndim, dataoffset, elemtype, dim, lower bound: 4 bytes each
 
@@ -44,136 +58,12 @@ class Incomplete(Exception):
     """Rows that belong together are incomplete: a command is in progress, or the mirror is wrong."""
 
 
-class ClassRow(NamedTuple):
-    """The columns of pg_class that a description uses."""
+class NoType(Incomplete):
+    """A type does not exist."""
 
-    oid: Oid
-    name: bytes
-    namespace: Oid
-    relfilenode: Oid
-    tablespace: Oid
-    toast: Oid
-    persistence: bytes
-    kind: bytes
-    natts: int
-    identity: bytes
-    is_partition: bool
-    rewrite: Oid
-
-
-class _AttributeRow(NamedTuple):
-    name: bytes
-    type_oid: Oid
-    length: int
-    number: int
-    typmod: int
-    by_value: bool
-    align: bytes
-    not_null: bool
-    has_missing: bool
-    generated: bytes
-    dropped: bool
-
-
-class _TypeRow(NamedTuple):
-    name: bytes
-    namespace: Oid
-    length: int
-    by_value: bool
-    kind: bytes
-    delimiter: bytes
-    relation: Oid
-    subscript: Oid
-    element: Oid
-    align: bytes
-    storage: bytes
-    base: Oid
-    typmod: int
-
-
-class _IndexRow(NamedTuple):
-    key_count: int
-    unique: bool
-    primary: bool
-    immediate: bool
-    valid: bool
-    live: bool
-    replica_identity: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedType:
-    """A type and the subjects of its description."""
-
-    type: TypeDescription
-    subjects: frozenset[Subject]
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedRelation:
-    """A relation and the subjects of its description, besides its own row."""
-
-    relation: Relation
-    subjects: frozenset[Subject]
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedName:
-    """A relation's name and the subjects of the name, besides its own row."""
-
-    text: str
-    subjects: frozenset[Subject]
-
-
-Above = Callable[[Oid], DescribedRelation | None]
-"""Gives the description of a partition's parent."""
-
-
-class DescribedTypes(Protocol):
-    """A cache of described types."""
-
-    def get(self, oid: Oid) -> DescribedType | None:
-        """Return the cached description, if there is one."""
-
-    def keep(self, oid: Oid, described: DescribedType) -> None:
-        """Cache a description."""
-
-
-class RowReaders:
-    """The precompiled row readers of one store's layouts: created once for each mirror."""
-
-    def __init__(self, store: CatalogStore) -> None:
-        def reader(catalog: CatalogId, *columns: str) -> struct.Struct:
-            return store.heaps[catalog.oid].layout.projection(*columns)
-
-        self.of_class = reader(
-            PG_CLASS,
-            *("oid", "relname", "relnamespace", "relfilenode", "reltablespace", "reltoastrelid", "relpersistence"),
-            *("relkind", "relnatts", "relreplident", "relispartition", "relrewrite"),
-        )
-        self.attribute = reader(
-            PG_ATTRIBUTE,
-            *("attname", "atttypid", "attlen", "attnum", "atttypmod", "attbyval", "attalign", "attnotnull"),
-            *("atthasmissing", "attgenerated", "attisdropped"),
-        )
-        self.type = reader(
-            PG_TYPE,
-            *("typname", "typnamespace", "typlen", "typbyval", "typtype", "typdelim", "typrelid", "typsubscript"),
-            *("typelem", "typalign", "typstorage", "typbasetype", "typtypmod"),
-        )
-        self.index = reader(
-            PG_INDEX,
-            *("indnkeyatts", "indisunique", "indisprimary", "indimmediate", "indisvalid", "indislive"),
-            "indisreplident",
-        )
-        self.index_oid = reader(PG_INDEX, "indexrelid")
-        self.namespace = reader(PG_NAMESPACE, "nspname")
-        self.enum = reader(PG_ENUM, "oid", "enumsortorder", "enumlabel")
-        self.range = reader(PG_RANGE, "rngtypid", "rngsubtype")
-        self.inherits = reader(PG_INHERITS, "inhparent", "inhdetachpending")
-        attributes = store.heaps[PG_ATTRIBUTE.oid].layout
-        self.attribute_from = attributes.offsets["attrelid"] + OID_BYTES  # all columns but attrelid
-        self.attribute_to = attributes.fixed_bytes
+    def __init__(self, oid: Oid) -> None:
+        super().__init__(f"type {oid} is missing")
+        self.oid = oid
 
 
 class Describer:
@@ -220,7 +110,7 @@ class Describer:
         ancestors = self._ancestors(parent, above, subjects) if parent else ()
         relation = Relation(
             oid=oid,
-            namespace=self._namespace(row.namespace),
+            namespace=self._schema(row.namespace) or str(row.namespace),
             name=self._name(row.name),
             kind=row.kind.decode("ascii"),
             persistence=row.persistence.decode("ascii"),
@@ -239,25 +129,25 @@ class Describer:
         """Describe a type."""
         known = self._types.get(oid)
         if known is None:
+            if depth > TYPE_DEPTH_MAX:
+                raise Incomplete(f"type {oid} contains itself")
             known = self._describe_type(oid, depth)
             self._types.keep(oid, known)
         return known
 
     def _describe_type(self, oid: Oid, depth: int) -> DescribedType:
-        packed = next(self._rows(PG_TYPE, "oid", oid), None)
-        if packed is None or depth > TYPE_DEPTH_MAX:
-            raise Incomplete(f"type {oid} is missing" if packed is None else f"type {oid} contains itself")
-        row = self._type_row(packed)
+        row = self._type_row(oid)
+        if row is None:
+            raise NoType(oid)
         subjects = {Subject(PG_TYPE.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}
 
-        def other(type_oid: Oid) -> TypeDescription:
-            described = self.type(type_oid, depth + 1)
-            subjects.update(described.subjects)
-            return described.type
+        def other(found: DescribedType) -> TypeDescription:
+            subjects.update(found.subjects)
+            return found.type
 
         described = TypeDescription(
             oid=oid,
-            namespace=self._namespace(row.namespace),
+            namespace=self._schema(row.namespace) or str(row.namespace),
             name=self._name(row.name),
             display_name=self._type_name(oid, row),
             kind=TypeKind(row.kind.decode("ascii")),
@@ -267,20 +157,21 @@ class Describer:
             delimiter=row.delimiter.decode("latin-1"),
         )
         if row.element and row.subscript == ARRAY_SUBSCRIPT_HANDLER:
-            element = other(row.element)
+            element = other(self.type(row.element, depth + 1))
             shown = f"{element.display_name}[]" if row.storage != _PLAIN_STORAGE else described.display_name
             described = replace(described, element=element, display_name=shown)
         match described.kind:
             case TypeKind.DOMAIN:
-                described = replace(described, base=other(row.base), base_typmod=row.typmod)
+                base = other(self._type_in(row, row.base, depth + 1))
+                described = replace(described, base=base, base_typmod=row.typmod)
             case TypeKind.ENUM:
                 described = replace(described, labels=self._labels(oid))
             case TypeKind.RANGE:
                 subtype, _ = self._range("rngtypid", oid)
-                described = replace(described, subtype=other(subtype))
+                described = replace(described, subtype=other(self._type_in(row, subtype, depth + 1)))
             case TypeKind.MULTIRANGE:
                 _, range_oid = self._range("rngmultitypid", oid)
-                described = replace(described, subtype=other(range_oid))
+                described = replace(described, subtype=other(self.type(range_oid, depth + 1)))
             case TypeKind.COMPOSITE:
                 composite = self.class_row(row.relation)
                 if composite is None:
@@ -290,36 +181,50 @@ class Describer:
                 described = replace(described, attributes=attributes)
         return DescribedType(described, frozenset(subjects))
 
-    def _type_row(self, packed: bytes) -> _TypeRow:
-        return _TypeRow(*self._readers.type.unpack_from(packed, data_at(packed)))
+    def _type_in(self, holder: AttributeRow | TypeRow, oid: Oid, depth: int) -> DescribedType:
+        """Return the type of a column, or of which a domain or range is made; without a name if it does not exist.
+
+        NB: CREATE TABLE, CREATE DOMAIN and CREATE TYPE lock no type, and DROP TYPE does not see what another session
+        creates meanwhile. The server fails where it needs such a type, and otherwise continues.
+        """
+        try:
+            return self.type(oid, depth)
+        except NoType as error:
+            if error.oid != oid:
+                raise
+            return DescribedType(nameless_type(oid, holder), frozenset({Subject(PG_TYPE.oid, oid)}))
+
+    def _type_row(self, oid: Oid) -> TypeRow | None:
+        packed = next(self._rows(PG_TYPE, "oid", oid), None)
+        return None if packed is None else TypeRow(*self._readers.type.unpack_from(packed, data_at(packed)))
 
     def class_name(self, oid: Oid) -> DescribedName | None:
         """Return what `regclass` prints for a relation; None if it does not exist."""
         row = self.class_row(oid)
         if row is None:
             return None
-        namespace = self._namespace(row.namespace)
+        namespace = self._schema(row.namespace)
         hidden = namespace == PUBLIC and self._is_catalogs(PG_CLASS, "relnamespace", row.name)
         text = visible_name(namespace, self._name(row.name), self._major, hidden=hidden)
         return DescribedName(text, self._interner.subjects({Subject(PG_NAMESPACE.oid, row.namespace)}))
 
     def type_name(self, oid: Oid) -> str | None:
         """Return what `regtype` prints for a type; None if it does not exist."""
-        packed = next(self._rows(PG_TYPE, "oid", oid), None)
-        if packed is None:
+        row = self._type_row(oid)
+        if row is None:
             return None
-        row = self._type_row(packed)
         if row.element and row.subscript == ARRAY_SUBSCRIPT_HANDLER and row.storage != _PLAIN_STORAGE:
             element = self.type_name(row.element)
             return None if element is None else f"{element}[]"
         return self._type_name(oid, row)
 
-    def namespace_name(self, oid: Oid) -> str:
-        """Return what `regnamespace` prints for a schema; raise `Incomplete` if it does not exist."""
-        return quote_identifier(self._namespace(oid), self._major)
+    def namespace_name(self, oid: Oid) -> str | None:
+        """Return what `regnamespace` prints for a schema; None if it does not exist."""
+        name = self._schema(oid)
+        return None if name is None else quote_identifier(name, self._major)
 
-    def _type_name(self, oid: Oid, row: _TypeRow) -> str:
-        namespace = self._namespace(row.namespace)
+    def _type_name(self, oid: Oid, row: TypeRow) -> str:
+        namespace = self._schema(row.namespace)
         hidden = namespace == PUBLIC and self._is_catalogs(PG_TYPE, "typnamespace", row.name)
         return type_display_name(oid, namespace, self._name(row.name), self._major, hidden=hidden)
 
@@ -334,10 +239,10 @@ class Describer:
             if column is not None and column.number > count:
                 continue  # ALTER TABLE has not counted it in pg_class yet
             if column is None or not self._is_of_type(column, types, subjects, depth):
-                row = _AttributeRow(*self._readers.attribute.unpack_from(packed, at))
+                row = AttributeRow(*self._readers.attribute.unpack_from(packed, at))
                 if row.number > count:
                     continue
-                described = None if row.dropped else self._type_of(row.type_oid, types, subjects, depth)
+                described = None if row.dropped else self._type_of(row.type_oid, types, subjects, depth, row=row)
                 column = self._column(row, described, packed)
                 if not row.has_missing:
                     self._interner.keep_column(attribute, column)
@@ -347,12 +252,21 @@ class Describer:
         return tuple(columns[number] for number in range(1, count + 1))
 
     def _type_of(
-        self, oid: Oid, types: dict[Oid, TypeDescription], subjects: set[Subject], depth: int
+        self,
+        oid: Oid,
+        types: dict[Oid, TypeDescription],
+        subjects: set[Subject],
+        depth: int,
+        *,
+        row: AttributeRow | None = None,
     ) -> TypeDescription:
-        """Return the type of a column, from `types` or described and added there, and add its subjects."""
+        """Return the type of a column, from `types` or described and added there, and add its subjects.
+
+        Raise `NoType` if it does not exist and `row` is not given.
+        """
         found = types.get(oid)
         if found is None:
-            described = self.type(oid, depth)
+            described = self.type(oid, depth) if row is None else self._type_in(row, oid, depth)
             subjects |= described.subjects
             found = types[oid] = described.type
         return found
@@ -361,9 +275,12 @@ class Describer:
         self, column: Column, types: dict[Oid, TypeDescription], subjects: set[Subject], depth: int
     ) -> bool:
         """Return whether a column's cached type is still current."""
-        return column.type is None or self._type_of(column.type.oid, types, subjects, depth) is column.type
+        try:
+            return column.type is None or self._type_of(column.type.oid, types, subjects, depth) is column.type
+        except NoType:
+            return False
 
-    def _column(self, row: _AttributeRow, described: TypeDescription | None, packed: bytes) -> Column:
+    def _column(self, row: AttributeRow, described: TypeDescription | None, packed: bytes) -> Column:
         layout = self._store.heaps[PG_ATTRIBUTE.oid].layout
         span = layout.locate(packed, "attmissingval") if row.has_missing else None
         return Column(
@@ -373,7 +290,7 @@ class Describer:
             typmod=row.typmod,
             length=row.length,
             by_value=row.by_value,
-            align=_ALIGNS[row.align],
+            align=ALIGNS[row.align],
             not_null=row.not_null,
             dropped=row.dropped,
             generated=row.generated.strip(b"\0").decode("ascii"),
@@ -388,7 +305,7 @@ class Describer:
         primary_key: tuple[int, ...] = ()
         chosen: tuple[int, ...] = ()
         for packed in self._rows(PG_INDEX, "indrelid", oid):
-            row = _IndexRow(*self._readers.index.unpack_from(packed, data_at(packed)))
+            row = IndexRow(*self._readers.index.unpack_from(packed, data_at(packed)))
             usable = row.valid and row.live and row.unique and row.immediate
             if row.primary and row.live and row.immediate:
                 primary_key = self._key_columns(packed, row.key_count)
@@ -442,10 +359,14 @@ class Describer:
         range_oid, subtype = self._readers.range.unpack_from(packed, data_at(packed))
         return Oid(subtype), Oid(range_oid)
 
-    def _namespace(self, oid: Oid) -> str:
+    def _schema(self, oid: Oid) -> str | None:
+        """Return the name of a schema; None if it does not exist.
+
+        NB: DROP SCHEMA does not see what moves into the schema meanwhile without a lock on it, as by ALTER TYPE.
+        """
         packed = next(self._rows(PG_NAMESPACE, "oid", oid), None)
         if packed is None:
-            raise Incomplete(f"namespace {oid} is missing")
+            return None
         return intern(self._name(self._readers.namespace.unpack_from(packed, data_at(packed))[0]))
 
     def _is_catalogs(self, catalog: CatalogId, column: str, name: bytes) -> bool:

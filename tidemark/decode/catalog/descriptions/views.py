@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Generic, NamedTuple, TypeVar
 
-from tidemark.decode.catalog.descriptions.describe import (
+from tidemark.decode.catalog.descriptions.described import (
     DescribedName,
     DescribedRelation,
     DescribedType,
@@ -82,7 +82,7 @@ class DescriptionCache(Generic[_Described]):
 
 
 class View:
-    """What is committed, as every transaction sees it that has changed no catalog."""
+    """The committed descriptions, as a transaction that has changed no catalog sees them."""
 
     __slots__ = ("_files_of", "class_names", "files", "relations", "types")
 

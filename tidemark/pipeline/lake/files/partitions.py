@@ -86,6 +86,19 @@ def check_rows(rows: pa.RecordBatch | pa.Table, columns: Collection[str]) -> Non
         _check_values(name, values.unique())
 
 
+def checked_rows(rows: pa.RecordBatchReader | pa.Table, partition: Sequence[str]) -> pa.RecordBatchReader | pa.Table:
+    """Return `rows`; raise `UnfitSettings` when one is read with a value that a partition cannot have."""
+    if not partition:
+        return rows
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
+            check_rows(batch, partition)
+            yield batch
+
+    return pa.RecordBatchReader.from_batches(rows.schema, batches())
+
+
 def _check_values(name: str, values: pa.Array) -> None:
     if pa.types.is_string(values.type):
         wrong = _wrong_text(name, values.to_pylist())

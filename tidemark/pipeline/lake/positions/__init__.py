@@ -1,0 +1,1 @@
+"""The positions table, and the position of each table in it."""

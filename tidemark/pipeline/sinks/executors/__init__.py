@@ -1,0 +1,1 @@
+"""Large runs of changes that Spark's executors write."""

@@ -1,0 +1,1 @@
+"""The rows of changes in the columns of a log or replica."""

@@ -1,0 +1,1 @@
+"""The rows of one table with its own types, in the forms of a query."""
