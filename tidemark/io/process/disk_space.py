@@ -26,6 +26,7 @@ from uuid import uuid4
 from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import MORE_TIME, notify
+from tidemark.io.process.stop_signals import STOP_SIGNALS
 from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ExitCode
 
@@ -142,7 +143,7 @@ def _ending_at_signal() -> Iterator[None]:
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(ExitCode.SUCCESS)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.process.metrics_ports import MetricsPorts
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import recorded
+from tidemark.io.process.stop_signals import call_at_stop_signals
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.process_folder import ProcessFolder
@@ -68,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(given.log_format, given.log_level)
     log = get_log("pipeline")
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    call_at_stop_signals(lambda _number: stop.set())
     try:
         arm_from_environment(Failpoint, MaintenanceFailpoint, WritePoint)
         _run(given, stop, log)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from tidemark.io.process.config_loading import load_config
+from tidemark.io.process.stop_signals import STOP_SIGNALS
 from tidemark.model.commit_time import parse_lsn_or_time
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.pipeline.lake.report import OpenedLake
@@ -35,7 +36,7 @@ class _Ending:
 
     def __init__(self) -> None:
         self.number = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._end)
 
     def _end(self, number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The loop of both daemons: signal handlers set flags, the loop reads them, beats, runs a step and reports.
+"""The loop of both daemons: signals set flags, the loop reads them, beats, runs a step and reports.
 
 If systemd listens (Type=notify), each step reports the actual state: READY once the work has begun, WATCHDOG with each
 heartbeat, STOPPING at the end. The loop runs the commands of the control socket that change something, between two
@@ -6,13 +6,11 @@ steps: the work has one thread.
 """
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from queue import Empty, Full, Queue
-from types import FrameType
 from typing import Protocol
 
 from tidemark.io.host.disk import StateFull, is_full
@@ -20,6 +18,7 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.control import DEADLINE_S, CommandHandler
 from tidemark.io.process.disk_space import DiskSpace
+from tidemark.io.process.stop_signals import call_at_stop_signals
 from tidemark.io.state.locking.heartbeat import START_S_MAX, STOP_S_MAX, WATCHDOG_S_MIN, HeartbeatFile, Slot
 from tidemark.model.errors import StateError
 from tidemark.wire.control import Json
@@ -78,8 +77,7 @@ class Daemon:
 
     def run(self) -> None:
         """Run; return after a requested stop, raise the error that ended the work."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        call_at_stop_signals(lambda number: self._end(number.name))
         error: BaseException | None = None
         try:
             self._beat.beat(self._slot, ahead_s=START_S_MAX)
@@ -169,9 +167,6 @@ class Daemon:
                 raise Busy(f"the {self._slot.name.lower()} did not answer within {DEADLINE_S} s") from None
 
         return run_in_loop
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self._end(signal.Signals(number).name)
 
     def _stop_command(self, _request: dict[str, Json]) -> Mapping[str, Json]:
         self._end(self._reason)

@@ -10,7 +10,6 @@ import threading
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import click
@@ -29,6 +28,7 @@ from tidemark.io.process.config_reference import CONFIG_REFERENCE
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import StateRecord, recorded
+from tidemark.io.process.stop_signals import call_at_stop_signals
 from tidemark.io.readers.opened_outbox import open_once
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
@@ -116,13 +116,12 @@ def _serve(config: Config, folder: StateFolder, at: Listening, log: Log, ending:
     stop = threading.Event()
     reason = "stopped"
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
+    def end(number: signal.Signals) -> None:
         nonlocal reason
-        reason = signal.Signals(number).name
+        reason = number.name
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    call_at_stop_signals(end)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder, guarded=reporting_stuck_writers(log)))
         lock = stack.enter_context(RoleLock.acquire(folder, SERVER))

@@ -1,0 +1,44 @@
+"""Signals that end a program, while its main thread has the lock that the end needs."""
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.processes.waiting import wait_until
+from tidemark.io.process.stop_signals import STOP_SIGNALS, call_at_stop_signals
+
+LOCK_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def own_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_waits_for_no_lock_of_the_main_thread(number: signal.Signals) -> None:
+    lock = threading.Lock()
+    received: list[signal.Signals] = []
+
+    def end(number: signal.Signals) -> None:
+        if lock.acquire(timeout=LOCK_S):  # as `Event.set` does, without a limit
+            received.append(number)
+            lock.release()
+
+    call_at_stop_signals(end)
+    with lock:
+        signal.raise_signal(number)
+    wait_until(lambda: received == [number], "the call", within_s=LOCK_S)
+
+
+def test_each_signal_is_reported() -> None:
+    received: list[signal.Signals] = []
+    call_at_stop_signals(received.append)
+    for number in STOP_SIGNALS:
+        signal.raise_signal(number)
+    wait_until(lambda: received == list(STOP_SIGNALS), "both", within_s=LOCK_S)
