@@ -19,7 +19,7 @@ from tidemark.model.lsn import Oid
 from tidemark.serializers.debezium_events import DebeziumEvents, schema_head
 from tidemark.serializers.record_columns import RecordColumns, RecordTexts, line_count
 from tidemark.serializers.serializer import SerializedRecord, Serializer, SerializerFailed, shown_relation
-from tidemark.serializers.text_buffers import TextBuffers
+from tidemark.serializers.text_blocks import TextBlocks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ class _JsonRecords(Serializer):
         """`tombstones`: a record without a value follows that of a delete, as Kafka's log compaction needs it."""
         self._tombstones = tombstones
         self._writers: list[LineWriter] = []  # that no thread has
-        self._buffers = TextBuffers()
+        self._blocks = TextBlocks()
 
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
         """Return the records of a batch. Raise `SerializerFailed` for flat rows."""
@@ -54,8 +54,8 @@ class _JsonRecords(Serializer):
         for variant, pieces in values.pieces.items():
             counts[variant] = line_count(pieces)
         with self._writer() as writer:
-            key_texts = RecordTexts(writer, keys, key_head, self._buffers)
-            texts = RecordTexts(writer, values, head, self._buffers)
+            key_texts = RecordTexts(writer, keys, key_head, self._blocks)
+            texts = RecordTexts(writer, values, head, self._blocks)
         return RecordColumns(key_texts, texts, counts[values.variants], deletes if self._tombstones else None)
 
     @contextmanager

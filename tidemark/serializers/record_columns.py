@@ -7,94 +7,50 @@ import numpy as np
 
 from tidemark.decode.render.placed_lines import Lines, LineWriter, Pieces
 from tidemark.serializers.serializer import SerializedRecord
-from tidemark.serializers.text_buffers import TextBuffers
+from tidemark.serializers.text_blocks import LineText, TextBlocks
 
 if TYPE_CHECKING:
-    from tidemark.decode.render.column_texts import ByteArray, Int64Array
+    from tidemark.decode.render.column_texts import Int64Array
     from tidemark.decode.render.row_kinds import RowFlags
 
     RowRange = slice[int | None, int | None, int | None]
 
 CHUNK_RECORDS = 1024  # made at once while a batch is iterated
 NO_KEY = b"null"
-FIRST_ROWS = 256  # for whose lines there is memory at first
+FIRST_ROWS = 256  # for whose lines memory comes from the heap
 FIRST_ROW_BYTES = 1024
-MARGIN = 1.02  # of the memory for all lines, estimated from the first ones
 _NEWLINE = ord("\n")
-
-
-class _GrowingText:
-    """Lines end to end, in memory that is enlarged to the size that is expected of all."""
-
-    def __init__(self, rows: int, buffers: TextBuffers) -> None:
-        self.text: ByteArray = np.empty(min(rows, FIRST_ROWS) * FIRST_ROW_BYTES, np.uint8)
-        self.used = 0
-        self._buffers = buffers
-
-    def space(self) -> memoryview:
-        """Return the memory behind the lines."""
-        return self.text[self.used :].data
-
-    def enlarge(self) -> None:
-        """Double the memory."""
-        self._grow(2 * len(self.text))
-
-    def take(self, size: int) -> memoryview:
-        """Add the lines to those before."""
-        begin, self.used = self.used, self.used + size
-        return self.text[begin : self.used].data
-
-    def expect(self, size: int) -> None:
-        """Enlarge the memory to at least `size`."""
-        if size > len(self.text):
-            self._grow(size)
-
-    def _grow(self, size: int) -> None:
-        before, self.text = self.text, self._buffers.take(size)
-        self.text[: self.used] = before[: self.used]
-        self._buffers.give(before)
 
 
 class RecordTexts:
     """One side of the records: lines, and what stands before each of them when it is asked for."""
 
-    def __init__(self, writer: LineWriter, lines: Lines, head: bytes, buffers: TextBuffers) -> None:
+    def __init__(self, writer: LineWriter, lines: Lines, head: bytes, blocks: TextBlocks) -> None:
         """`head`: begins a JSON object that the line is the last value of; empty: the line is all.
 
-        The memory of the lines comes from `buffers`, and returns there.
+        The memory of many lines comes from `blocks`, and returns there.
         """
         self._head = head
-        self._buffers = buffers
-        total = len(lines.variants)
-        growing = _GrowingText(total, buffers)
+        self._text = LineText(min(len(lines.variants), FIRST_ROWS) * FIRST_ROW_BYTES, blocks)
         is_plain = all(line_count(pieces) == 1 for pieces in lines.pieces.values())
-        bounds, rows = [np.zeros(1, np.int64)], 0
-        for text, ends in writer.line_blocks([lines], growing):
-            rows += len(ends)
-            bounds.append((ends if is_plain else _newlines(text) + 1) + (growing.used - len(text)))
-            if rows < total:
-                growing.expect(int(growing.used * total / rows * MARGIN))
-        self._text = growing.text
+        bounds = [np.zeros(1, np.int64)]
+        for text, ends in writer.line_blocks([lines], self._text):
+            bounds.append((ends if is_plain else _newlines(text) + 1) + (self._text.size - len(text)))
         self._bounds: Int64Array = np.concatenate(bounds)  # where each line begins, and where the last one ends
-
-    def __del__(self) -> None:
-        """Return the memory: `of` and `has_key` give copies of it."""
-        if hasattr(self, "_text"):
-            self._buffers.give(self._text)
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
     def has_key(self) -> "RowFlags":
         """Return which lines are a key: each begins as an object, and `null` does not."""
-        flags: RowFlags = self._text[self._bounds[:-1]] != NO_KEY[0]
+        flags: RowFlags = self._text.bytes_at(self._bounds[:-1]) != NO_KEY[0]
         return flags
 
     def of(self, lines: "Int64Array") -> list[bytes]:
         """Return the texts of some lines, one or more, without their newlines: JSON has none inside."""
         begins, ends = self._bounds[lines], self._bounds[lines + 1]
         base = int(begins.min())
-        text = self._text[base : int(ends.max())].tobytes()
+        text = self._text.read(base, int(ends.max()))
         bounds = zip((begins - base).tolist(), (ends - base - 1).tolist(), strict=True)
         if not self._head:
             return [text[begin:end] for begin, end in bounds]

@@ -3,7 +3,10 @@
 import gc
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.forged.groups import DATABASE, group
 from tests.support.processes.json_lines import lines_in
@@ -12,7 +15,7 @@ from tidemark import Batch, DebeziumJson, SerializedRecord
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.model.change import ChangeBatch
 from tidemark.serializers.record_columns import FIRST_ROW_BYTES, FIRST_ROWS
-from tidemark.serializers.text_buffers import KEPT_BYTES_MAX, SMALL_BYTES, TextBuffers
+from tidemark.serializers.text_blocks import BLOCK_BYTES, KEPT_BLOCKS_MAX, LineText, TextBlocks
 
 NOW_NS = 1_700_000_000_123_456_789
 MANY = 5000  # whose texts need several stretches, and more memory than the first
@@ -54,21 +57,38 @@ def test_records_stay_as_they_are_while_later_batches_use_memory_that_was_return
         assert values(records) == printed(batch)
 
 
-def test_a_buffer_that_was_returned_is_used_again_if_it_is_large_enough() -> None:
-    buffers = TextBuffers()
-    buffer = buffers.take(2 * SMALL_BYTES)
-    buffers.give(buffer)
-    assert buffers.take(SMALL_BYTES + 1) is buffer
-    assert buffers.take(SMALL_BYTES + 1) is not buffer
-    buffers.give(buffer)
-    assert len(buffers.take(2 * SMALL_BYTES + 1)) == 2 * SMALL_BYTES + 1
+def test_a_block_that_was_returned_is_used_again() -> None:
+    blocks = TextBlocks()
+    block = blocks.take()
+    assert blocks.take() is not block
+    blocks.give(block)
+    assert blocks.take() is block
 
 
-def test_unused_buffers_are_kept_up_to_a_bound() -> None:
-    buffers = TextBuffers()
-    large = [buffers.take(KEPT_BYTES_MAX // 2) for _ in range(3)]
-    for buffer in large:
-        buffers.give(buffer)
-    assert buffers.take(KEPT_BYTES_MAX // 2) is large[1]
-    assert buffers.take(KEPT_BYTES_MAX // 2) is large[0]
-    assert all(buffers.take(KEPT_BYTES_MAX // 2) is not buffer for buffer in large)
+def test_unused_blocks_are_kept_up_to_a_bound_and_other_memory_is_not() -> None:
+    blocks = TextBlocks()
+    taken = [blocks.take() for _ in range(KEPT_BLOCKS_MAX + 1)]
+    blocks.give(np.empty(2 * BLOCK_BYTES, np.uint8))
+    for block in taken:
+        blocks.give(block)
+    again = [blocks.take() for _ in range(KEPT_BLOCKS_MAX + 1)]
+    assert {id(block) for block in again} & {id(block) for block in taken} == {id(block) for block in taken[:-1]}
+    assert {len(block) for block in again} == {BLOCK_BYTES}
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1), st.integers(1, 30), st.data())
+def test_each_line_can_be_read_from_the_blocks(lines: list[bytes], first_bytes: int, data: st.DataObject) -> None:
+    blocks = TextBlocks()
+    blocks.take = lambda: np.empty(16, np.uint8)  # type: ignore[method-assign]
+    text = LineText(first_bytes, blocks)
+    for line in lines:
+        while len(text.space()) < len(line):
+            text.enlarge()
+        text.space()[: len(line)] = line
+        assert bytes(text.take(len(line))) == line
+    bounds = np.cumsum([0, *map(len, lines)])
+    first = data.draw(st.integers(0, len(lines)))
+    last = data.draw(st.integers(first, len(lines)))
+    assert text.read(int(bounds[first]), int(bounds[last])) == b"".join(lines[first:last])
+    filled = np.array([begin for begin, line in zip(bounds[:-1].tolist(), lines, strict=True) if line], np.int64)
+    assert bytes(text.bytes_at(filled)) == b"".join(line[:1] for line in lines)

@@ -50,7 +50,8 @@ class TransactionColumn(NamedTuple):
     def constant(self, first: int, rows: int) -> bytes | None:
         """Return the text of some rows if they all have the same."""
         values = self.values[first : first + rows]
-        return b"%d" % values[0] if (values == values[0]).all() else None
+        is_constant = values[0] == values[-1] and (values == values[0]).all()
+        return b"%d" % values[0] if is_constant else None
 
 
 class LineMemory(Protocol):
@@ -109,6 +110,7 @@ class LineWriter:
 
     def line_blocks(self, parts: Sequence[Lines], memory: LineMemory) -> Iterator[LineBlock]:
         """Yield the same as `blocks`, with the ends of the lines; they are written to `memory`."""
+        parts = [_merged_part(part) for part in parts if len(part.variants)]
         if not parts:
             return
         if len(parts) == 1:
@@ -184,26 +186,39 @@ class _Program:
         return numbers[own]
 
     def _add_line(self, line: Pieces, bases: dict[int, int], first: int, count: int) -> None:
-        waiting: list[bytes] = []
-        for piece in line:
-            constant = piece.constant(first, count) if isinstance(piece, TransactionColumn) else piece
-            if isinstance(constant, bytes):
-                waiting.append(constant)
+        for piece in _merged(line, first, count):
+            if isinstance(piece, bytes):
+                self.pieces += (len(piece), self._texts.constant(piece))
                 continue
-            assert not isinstance(piece, bytes), piece
-            self._add_constant(waiting)
-            waiting = []
             base = bases.get(id(piece))
             if base is None:
                 base = bases[id(piece)] = piece.put(self._texts, first, count)
             self.pieces += (line_text.COLUMN, base)
-        self._add_constant(waiting)
         self.begins.append(len(self.pieces) // 2)
 
-    def _add_constant(self, waiting: Sequence[bytes]) -> None:
-        content = b"".join(waiting)
-        if content:
-            self.pieces += (len(content), self._texts.constant(content))
+
+def _merged_part(part: Lines) -> Lines:
+    """Return a part with the pieces that are constant in all of its rows merged, which need not be done by stretch."""
+    rows = len(part.variants)
+    return part._replace(pieces={variant: _merged(line, 0, rows) for variant, line in part.pieces.items()})
+
+
+def _merged(line: Pieces, first: int, count: int) -> Pieces:
+    """Return the pieces of some rows of a variant, with constant texts that follow each other as one."""
+    merged: list[Piece] = []
+    waiting: list[bytes] = []
+    for piece in line:
+        constant = piece.constant(first, count) if isinstance(piece, TransactionColumn) else piece
+        if isinstance(constant, bytes):
+            waiting.append(constant)
+            continue
+        if waiting:
+            merged.append(b"".join(waiting))
+            waiting = []
+        merged.append(piece)
+    if waiting:
+        merged.append(b"".join(waiting))
+    return merged
 
 
 def lines_of(items: Sequence[Placed]) -> Lines:
