@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tidemark.model.relation import Relation
 
+STRETCH_ROWS = 4096  # more than in one thread: after each stretch, a thread waits for the interpreter
 _DATABASE = Oid(1)  # of a batch here: it has the name of its database
 
 
@@ -64,7 +65,7 @@ class _JsonRecords(Serializer):
         try:
             writer = self._writers.pop()
         except IndexError:
-            writer = LineWriter()
+            writer = LineWriter(STRETCH_ROWS)
         try:
             yield writer
         finally:

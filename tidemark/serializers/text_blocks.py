@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidemark.decode.render.column_texts import ByteArray, Int64Array
 
 BLOCK_BYTES = 1 << 20
-KEPT_BLOCKS_MAX = 64
+KEPT_BLOCKS_MAX = 128  # four workers with batches of 50,000 rows, each of 600 bytes
 
 
 class TextBlocks:

@@ -48,6 +48,7 @@ slow_value_text = interpreted(
 slow_line_text = interpreted(
     "tidemark.decode.render.line_text", stand_in={"tidemark.decode.render.value_text": slow_value_text}
 )
+LEAP_DAY = datetime(2000, 2, 29)  # noqa: DTZ001
 BEFORE_IT = 3  # rows before the requested ones: arrays are slices of others
 
 
@@ -167,6 +168,7 @@ def test_bytes_are_written_in_base64_and_in_hex(values: list[bytes | None]) -> N
 @given(st.lists(st.none() | st.datetimes(), min_size=1), st.sampled_from(["s", "ms", "us"]))
 @example([datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(1969, 12, 31, 23, 59, 59, 1)], "us")  # noqa: DTZ001
 @example([datetime(2000, 2, 29), datetime(1900, 3, 1), datetime(1600, 12, 31), None], "ms")  # noqa: DTZ001
+@example([LEAP_DAY, LEAP_DAY, None, LEAP_DAY + timedelta(hours=1), LEAP_DAY + timedelta(days=1)], "s")
 def test_instants_are_written_in_iso_form(values: list[datetime | None], unit: str) -> None:
     named = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[unit]
     for zone, mark in ((None, ""), ("UTC", "Z")):

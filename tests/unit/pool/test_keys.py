@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.forged.groups import COLUMNS, TEXT, relation
 from tidemark.model.change import AFTER, BEFORE, BeforeKind
 from tidemark.model.relation import Relation, ReplicaIdentity, TypeKind
-from tidemark.runtime.pool.keys import NO_LANE, key_columns, lanes_of, sections_of
+from tidemark.runtime.pool.keys import NO_LANE, key_columns, lanes_of, rows_at, sections_of
 
 Row = tuple[str, BeforeKind, Mapping[str, object] | None, Mapping[str, object] | None]
 LANES = 4
@@ -88,6 +88,28 @@ def test_the_key_is_the_replica_identity_of_types_whose_equal_values_have_equal_
     changed: Relation, expected: Sequence[str]
 ) -> None:
     assert key_columns(changed) == tuple(expected)
+
+
+@given(
+    st.lists(
+        st.builds(insert, st.integers(1, 99) | st.none())
+        | st.builds(update, st.integers(1, 99))
+        | st.just(delete(None)),
+        min_size=1,
+    )
+)
+def test_rows_have_the_same_lanes_in_a_batch_of_which_no_row_has_an_old_one(changes: Sequence[Row]) -> None:
+    beside_an_old_row = lanes_of(rows(*changes, update(1, 1)), relation(), LANES)
+    assert lanes_of(rows(*changes), relation(), LANES).tolist() == beside_an_old_row.tolist()[:-1]
+
+
+@given(st.data(), st.lists(st.sampled_from([insert(1), insert(None), update(2, 3), delete(4)]), min_size=1))
+def test_rows_at_indexes_are_those_rows(data: st.DataObject, changes: Sequence[Row]) -> None:
+    batch = rows(*changes)
+    chosen = np.array(sorted(data.draw(st.sets(st.integers(0, len(changes) - 1)))), np.int64)
+    found = rows_at(batch, chosen)
+    assert found.to_pylist() == [batch.to_pylist()[index] for index in chosen]
+    assert found.schema == batch.schema
 
 
 def test_a_table_without_a_key_has_one_lane_for_all_rows_also_where_they_change() -> None:

@@ -99,10 +99,11 @@ class LineBlock(NamedTuple):
 class LineWriter:
     """Sorts parts, and assembles their lines; a line's last piece must end with its newline."""
 
-    def __init__(self) -> None:
+    def __init__(self, stretch_rows: int = STRETCH_ROWS) -> None:
+        self._stretch_rows = stretch_rows
         self._texts = ColumnTexts()
         self._reused = ReusedBlock()
-        self._ends = np.empty(STRETCH_ROWS, np.int64)
+        self._ends = np.empty(stretch_rows, np.int64)
 
     def blocks(self, parts: Sequence[Lines]) -> Iterator[memoryview]:
         """Yield the lines of all parts in stream order, many at once; the memory is reused."""
@@ -115,22 +116,22 @@ class LineWriter:
             return
         if len(parts) == 1:
             (part,) = parts
-            for first in range(0, len(part.variants), STRETCH_ROWS):
-                count = min(STRETCH_ROWS, len(part.variants) - first)
+            for first in range(0, len(part.variants), self._stretch_rows):
+                count = min(self._stretch_rows, len(part.variants) - first)
                 yield from self._stretch([(part, first, count)], np.arange(count), memory)
             return
         order = _order(parts)
         begins = np.cumsum([0, *(len(part.variants) for part in parts)])
         owner = np.repeat(np.arange(len(parts)), np.diff(begins))[order]
         taken = np.zeros(len(parts), np.int64)
-        for first in range(0, len(order), STRETCH_ROWS):
-            owners = owner[first : first + STRETCH_ROWS]
+        for first in range(0, len(order), self._stretch_rows):
+            owners = owner[first : first + self._stretch_rows]
             counts = np.bincount(owners, minlength=len(parts))
             # For each part, the index of its rows in this stretch minus their index among all rows.
             shift = np.cumsum(counts) - counts - taken - begins[:-1]
             present = np.flatnonzero(counts).tolist()
             stretch = [(parts[number], int(taken[number]), int(counts[number])) for number in present]
-            yield from self._stretch(stretch, order[first : first + STRETCH_ROWS] + shift[owners], memory)
+            yield from self._stretch(stretch, order[first : first + self._stretch_rows] + shift[owners], memory)
             taken += counts
 
     def _stretch(

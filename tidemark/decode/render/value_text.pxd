@@ -95,7 +95,7 @@ cdef long long write_day(long long days, int has_sign, unsigned char[::1] out, l
 
 
 @cython.locals(at="long long", value="long long", day_units="long long", days="long long", rest="long long",
-               seconds="long long")
+               seconds="long long", known_days="long long", day_at="long long", day_size="long long")
 cpdef long long write_instants(const long long[::1] values, long long second, long long digits, int zoned,
                                const unsigned char[::1] valid, long long valid_at, long long first, long long row,
                                long long rows, unsigned char[::1] out, long long[::1] offsets,

@@ -349,9 +349,15 @@ def write_instants(
     values: IntView, second: int, digits: int, zoned: int, valid: IntView, valid_at: int, first: int, row: int,
     rows: int, out: IntView, offsets: IntView, base: int,
 ) -> int:  # fmt: skip
-    """Write timestamps in ISO form: `second` units are a second, `digits` are fractional; 0: dates, in days."""
+    """Write timestamps in ISO form: `second` units are a second, `digits` are fractional; 0: dates, in days.
+
+    The date of the value before is copied if it is the same.
+    """
     with cython.nogil:
         at = offsets[base + row]
+        known_days = 0
+        day_at = 0
+        day_size = 0  # 0: no date is known
         while row < rows:
             if at + INSTANT_BYTES > len(out):
                 return row
@@ -367,7 +373,13 @@ def write_instants(
                     day_units = second * SECONDS_A_DAY
                     days = value // day_units if value >= 0 else -((day_units - 1 - value) // day_units)
                     rest = value - days * day_units
-                    at = write_day(days, 1, out, at)
+                    if day_size > 0 and days == known_days:
+                        at = copied(out, day_at, day_size, out, at)
+                    else:
+                        known_days = days
+                        day_at = at
+                        at = write_day(days, 1, out, at)
+                        day_size = at - day_at
                     seconds = rest // second
                     out[at] = 84  # T
                     at = write_padded(seconds // 3600, 2, out, at + 1)

@@ -5,7 +5,7 @@ primary key. All rows of a table without a usable key have one lane. Only types 
 be divided by their values: of others, such as numeric or citext, an equal key could be written in two ways.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +25,7 @@ EQUAL_BY_BYTES = frozenset(
     }
 )
 Lanes = npt.NDArray[np.int64]
+RowIndexes = npt.NDArray[np.int64]
 
 
 def key_columns(relation: Relation) -> tuple[str, ...]:
@@ -41,20 +42,37 @@ def lanes_of(rows: pa.RecordBatch, relation: Relation, count: int) -> Lanes:
     names = key_columns(relation)
     if not names:
         return np.full(rows.num_rows, relation.oid % count, dtype=np.int64)
+    total = np.full(rows.num_rows, relation.oid, dtype=np.uint64)
+    alone = np.zeros(rows.num_rows, dtype=np.bool_)
+    for key, is_alone in _inserted_keys(rows, names) if _has_no_before(rows) else _keys(rows, names):
+        total = total * np.uint64(FACTOR) + _hashes(key)
+        alone |= is_alone.to_numpy(zero_copy_only=False)
+    lanes = (total % np.uint64(count)).astype(np.int64)
+    lanes[alone] = NO_LANE
+    return lanes
+
+
+def _has_no_before(rows: pa.RecordBatch) -> bool:
+    return bool(rows.column(BEFORE).null_count == rows.num_rows)
+
+
+def _inserted_keys(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[pa.Array, pa.BooleanArray]]:
+    """Yield the same as `_keys` of rows without an old row; the key of a deleted one is not known."""
+    for name in names:
+        key = pc.struct_field(rows.column(AFTER), name)
+        yield key, pc.is_null(key)
+
+
+def _keys(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[pa.Array, pa.BooleanArray]]:
+    """Yield each column of the key, and whether it is changed or not known."""
     is_delete = pc.equal(rows.column("_op"), Op.DELETE.value)
     has_before = pc.greater_equal(rows.column("_before_kind"), BeforeKind.KEY.value)
     is_compared = pc.and_(has_before, pc.invert(is_delete))
-    total = np.full(rows.num_rows, relation.oid, dtype=np.uint64)
-    alone = np.zeros(rows.num_rows, dtype=np.bool_)
     for name in names:
         before, after = (pc.struct_field(rows.column(side), name) for side in (BEFORE, AFTER))
         changes = pc.and_(is_compared, pc.fill_null(pc.not_equal(before, after), True))
         key = pc.if_else(is_delete, before, after)
-        alone |= pc.or_(changes, pc.is_null(key)).to_numpy(zero_copy_only=False)
-        total = total * np.uint64(FACTOR) + _hashes(key)
-    lanes = (total % np.uint64(count)).astype(np.int64)
-    lanes[alone] = NO_LANE
-    return lanes
+        yield key, pc.or_(changes, pc.is_null(key))
 
 
 def sections_of(lanes: Lanes) -> Sequence[tuple[int, int]]:
@@ -62,6 +80,16 @@ def sections_of(lanes: Lanes) -> Sequence[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(lanes == NO_LANE)) + 1
     bounds = [0, *edges.tolist(), len(lanes)]
     return list(pairwise(bounds))
+
+
+def rows_at(rows: pa.RecordBatch, indexes: RowIndexes) -> pa.RecordBatch:
+    """Return the rows at some indexes. A side that no row has is not copied, column by column."""
+    taken = pa.array(indexes)
+    columns = [
+        pa.nulls(len(taken), column.type) if column.null_count == len(column) else column.take(taken)
+        for column in rows.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _has_equal_bytes(described: TypeDescription | None) -> bool:

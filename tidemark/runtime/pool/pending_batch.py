@@ -15,6 +15,7 @@ from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.poison import PoisonChange, WorkerPoison, WorkerProgress, WorkerRaised
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.pool.keys import RowIndexes, rows_at
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlan
 
@@ -81,9 +82,11 @@ class PendingBatch:
         plan: TransformPlan | None,
         processing: Processing,
         poison: PoisonHandling | None = None,
+        chosen: RowIndexes | None = None,
     ) -> None:
-        """`poison`: None: no change is left out."""
+        """`poison`: None: no change is left out. `chosen`: the indexes of its rows in `batch`, ascending; None: all."""
         self._batch = batch
+        self._chosen = chosen
         self._plan = plan
         self._processing = processing
         self._poison = poison
@@ -93,10 +96,13 @@ class PendingBatch:
         self._rows_known = 0  # to be handled, at the last call of `progress`
 
     def __len__(self) -> int:
-        return len(self._batch)
+        return len(self._batch if self._chosen is None else self._chosen)
 
     def transformed(self) -> Sequence[Batch]:
         """Return the batches that the transforms make of it."""
+        if self._chosen is not None:
+            self._batch = self._batch.with_rows(rows_at(self._batch.arrow, self._chosen))
+            self._chosen = None
         return (self._batch,) if self._plan is None else self._plan.apply(self._batch)
 
     def prepare(self) -> None:

@@ -36,7 +36,7 @@ from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
 from tidemark.runtime.plugins.transaction_boundaries import TransactionBoundaries
 from tidemark.runtime.pool.handler_pool import PartPool
-from tidemark.runtime.pool.keys import NO_LANE, lanes_of, sections_of
+from tidemark.runtime.pool.keys import NO_LANE, RowIndexes, lanes_of, rows_at, sections_of
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, RetriedChange
 from tidemark.runtime.pool.pool_parts import PoolPart
 from tidemark.transforms.plan import TransformPlans
@@ -326,12 +326,13 @@ class PoolConsumer:
         lanes = lanes_of(rows, item.relation, self._lane_count)
         for start, end in sections_of(lanes):
             section, own = rows.slice(start, end - start), lanes[start:end]
-            found: Sequence[int] = np.unique(own).tolist()
+            found: Sequence[int] = (np.flatnonzero(np.bincount(own - NO_LANE)) + NO_LANE).tolist()
             for lane in found:
-                part = section if len(found) == 1 else section.take(pa.array(np.flatnonzero(own == lane)))
-                yield self._batch(item, part), None if lane == NO_LANE else lane
+                chosen = None if len(found) == 1 else np.flatnonzero(own == lane)
+                yield self._batch(item, section, chosen), None if lane == NO_LANE else lane
 
-    def _batch(self, item: ChangeBatch, rows: pa.RecordBatch) -> Batch | PendingBatch:
+    def _batch(self, item: ChangeBatch, rows: pa.RecordBatch, chosen: RowIndexes | None = None) -> Batch | PendingBatch:
+        """Return the batch of some rows, or of those of them that are `chosen`."""
         assert self._epoch is not None, "it was never assigned"
         database = self._database(item.database)
         plan, relation = None, item.relation
@@ -339,8 +340,8 @@ class PoolConsumer:
             plan, relation = self.plans.plan(database, relation), without_constants(relation)
         batch = Batch.of(database, relation, self._epoch, rows, item.database)
         if self._processing.is_plain and not self._poison.isolates and (plan is None or not plan.steps):
-            return batch
-        return PendingBatch(batch, plan, self._processing, self._poison)
+            return batch if chosen is None else batch.with_rows(rows_at(rows, chosen))
+        return PendingBatch(batch, plan, self._processing, self._poison, chosen)
 
     def _database(self, oid: Oid) -> str:
         return self._databases.get(oid, str(oid))
