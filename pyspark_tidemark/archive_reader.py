@@ -15,6 +15,7 @@ from tidemark.decode.catalog.databases import MappedDialects
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.engine.wal_ranges import PlannedRange, plan_ranges
 from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.loaded_objects import skipping_loaded_objects
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -117,7 +118,7 @@ class ArchiveReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode a range."""
         assert isinstance(partition, ArchiveRange), partition
-        with stating_remedies():
+        with skipping_loaded_objects(), stating_remedies():
             yield from self._read(partition.part, self._times(), is_last=partition.is_last)
 
     def _read(self, part: PlannedRange, times: TimeRange, *, is_last: bool) -> Iterator[pa.RecordBatch]:

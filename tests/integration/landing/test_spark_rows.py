@@ -1,5 +1,6 @@
 """Typed rows of a table from a real outbox, read as Spark reads them, without Spark."""
 
+import gc
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -180,6 +181,24 @@ def test_raw_values_are_those_of_the_table_alone(state: Path) -> None:
     rows = {sequence for sequence, batch in stored(state) if batch.relation.qualified_name == TABLE}
     assert rows <= set(found)
     assert not {sequence for sequence, batch in stored(state) if batch.relation.qualified_name != TABLE} & set(found)
+
+
+@pytest.mark.parametrize("query", ["batch", "stream"])
+def test_a_partition_leaves_what_is_loaded_out_of_the_collection_after_each_task(
+    state: Path, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.setattr("tidemark.io.host.loaded_objects._Loaded.is_skipped", False)
+    gc.unfreeze()
+    try:
+        if query == "batch":
+            read_all(state)
+        else:
+            with OutboxReader.open(StateFolder(state)) as outbox:
+                head = outbox.head()
+            read(stream_of(state, None), {"outbox": "0a0b", "sequence": 0}, {"outbox": "0a0b", "sequence": head})
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_a_query_confirms_what_it_has_completed_also_in_silence(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.engine.ports import Clock
 from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.loaded_objects import skipping_loaded_objects
 from tidemark.io.host.logs import Log
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.model.position import Sequence as OutboxSequence
@@ -59,6 +60,7 @@ class FileTask:
         return run_of_rows(list(zip(self.sequences, batches, strict=True)))
 
 
+@skipping_loaded_objects()
 def write_part(task: FileTask) -> WrittenFiles | None:
     """Write the files of a part of a run; on an executor."""
     open_lake(task.lake, task.lake_config)
@@ -77,11 +79,12 @@ class SentPart:
 
 def send_part(sent: SentPart) -> Iterator[tuple[int, Sent]]:
     """Yield what each task of a merge gets from a part of the run; on an executor."""
-    yield from sent.tasks.items()
-    if sent.rows:
-        changes = sent.of.read().changes
-        for task, rows in sent.rows.items():
-            yield task, (sent.part, _packed(changes.take(pa.array(rows))))
+    with skipping_loaded_objects():
+        yield from sent.tasks.items()
+        if sent.rows:
+            changes = sent.of.read().changes
+            for task, rows in sent.rows.items():
+                yield task, (sent.part, _packed(changes.take(pa.array(rows))))
 
 
 def _packed(changes: pa.Table) -> bytes:
@@ -108,9 +111,10 @@ class MergeRun:
                 tasks[number] = sent
             else:
                 changes.setdefault(number, []).append(sent)
-        for number, task in tasks.items():
-            parts = [pa.ipc.open_stream(content).read_all() for _, content in sorted(changes.pop(number))]
-            yield number, self.of.target.merge(task, pa.concat_tables(parts))
+        with skipping_loaded_objects():
+            for number, task in tasks.items():
+                parts = [pa.ipc.open_stream(content).read_all() for _, content in sorted(changes.pop(number))]
+                yield number, self.of.target.merge(task, pa.concat_tables(parts))
 
 
 def itself(number: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from tidemark.io.host.loaded_objects import skipping_loaded_objects
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.contents import Contents
 from tidemark.pipeline.source.offsets import OutboxReplaced
@@ -38,7 +39,7 @@ class OutboxBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the contents of a partition; raise `OutboxTrimmed` if they were trimmed since."""
         assert isinstance(partition, OutboxRange), partition
-        with stating_remedies():
+        with skipping_loaded_objects(), stating_remedies():
             outbox = self._outbox()
             if partition.outbox != outbox.outbox_id:
                 raise OutboxReplaced(

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
+from tidemark.io.host.loaded_objects import skipping_loaded_objects
 from tidemark.io.readers.outbox import OutboxTrimmed
 from tidemark.model.errors import ConfigError
 from tidemark.model.position import Sequence
@@ -176,7 +177,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the contents of a partition."""
         assert isinstance(partition, OutboxRange), partition
-        with stating_remedies(), self._naming_lapse():
+        with skipping_loaded_objects(), stating_remedies(), self._naming_lapse():
             self._sequence({"outbox": partition.outbox, "sequence": partition.after})
             yield from self._contents.read(self._outbox(), Sequence(partition.after), Sequence(partition.upto))
 
