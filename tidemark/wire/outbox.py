@@ -20,8 +20,12 @@ from tidemark.wire.values import (
     ValueHeader,
     ValueKind,
     decode_header,
+    header_bytes,
     position_of,
 )
+
+Chunks = list[bytes] | list[memoryview]
+"""The stored chunks of a value, chunk 0 first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +40,14 @@ class OutboxValue:
         return decode_item(self.header.kind, self.payload)
 
 
-def join(sequence: Sequence, stored: list[bytes]) -> OutboxValue:
-    """Join a value's chunks and check them."""
+def join(sequence: Sequence, stored: Chunks) -> OutboxValue:
+    """Copy a value's chunks, and check them."""
     if not stored:
         raise DamagedValue(f"outbox value {sequence}", "no chunk of it is there")
-    header = decode_header(stored[0], sequence)
+    header = decode_header(header_bytes(stored[0]), sequence)
     if len(stored) != header.chunk_count:
         raise DamagedValue(f"outbox value {sequence}", f"{len(stored)} chunks of {header.chunk_count}")
-    payload = b"".join([stored[0][HEADER_BYTES:], *stored[1:]])
+    payload = b"".join((memoryview(stored[0])[HEADER_BYTES:], *stored[1:]))
     if len(payload) != header.payload_length or google_crc32c.value(payload) != header.payload_crc:
         raise DamagedValue(f"outbox value {sequence}", "payload checksum mismatch")
     return OutboxValue(header, payload)

@@ -112,6 +112,11 @@ def encode_header(header: ValueHeader) -> bytes:
     return packed + _CRC.pack(google_crc32c.value(packed))
 
 
+def header_bytes(chunk: "bytes | memoryview") -> bytes:
+    """Return the part of chunk 0 of a value that `decode_header` reads."""
+    return bytes(chunk[:HEADER_BYTES])
+
+
 def decode_header(chunk: bytes, sequence: Sequence) -> ValueHeader:
     """Return the header at the start of chunk 0 of the value that was read under `sequence`."""
     name = f"outbox value {sequence}"

@@ -22,6 +22,7 @@ from tests.support.processes.served_outbox import served_outbox
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.outbox_server import TOKEN, Certificate, outbox_server, token_file
 from tests.support.workloads.feeder import feed, make_state
+from tests.support.workloads.stored_chunks import read_singly
 from tidemark.io.flight.flight_outbox import FlightOutbox
 from tidemark.io.flight.outbox_server import MESSAGE_BYTES
 from tidemark.io.flight.remote_errors import (
@@ -38,7 +39,6 @@ from tidemark.io.process.config import ServerConfig
 from tidemark.io.readers.opened_outbox import open_once
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.environment import StateReplaced
-from tidemark.io.state.outbox_table import OutboxTable
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, StateError
@@ -73,9 +73,7 @@ outbox.confirm("query", outbox.head(), outbox.head())
 
 def stored_in(outbox: OutboxReader) -> list[bytes]:
     """Return the stored chunks of the first two values, read one by one."""
-    with outbox.environment.read() as transaction:
-        table = OutboxTable(transaction, outbox.environment, outbox.scope)
-        return [chunk for sequence in (1, 2) for chunk in table.chunks(Sequence(sequence))]
+    return [chunk for _, chunk in read_singly(outbox, 0, 2)]
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 
 from tests.support.forged import groups
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tests.support.workloads.stored_chunks import StoredChunk, read_singly
 from tidemark.io.readers import outbox as outbox_module
 from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed, StoredChunks
-from tidemark.io.state.outbox_table import OutboxTable
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import NO_SEQUENCE, Sequence
@@ -18,7 +18,6 @@ from tidemark.wire.keys import slot
 from tidemark.wire.values import CHUNK_BYTES
 
 GROUPS = 20
-Chunk = tuple[Sequence, bytes]
 
 
 @pytest.fixture
@@ -29,16 +28,10 @@ def state(tmp_path: Path) -> StateFolder:
     return StateFolder(tmp_path / "state")
 
 
-def chunks_of(copied: StoredChunks) -> list[Chunk]:
+def chunks_of(copied: StoredChunks) -> list[StoredChunk]:
     content = copied.content.to_pybytes()
     bounds = pairwise(copied.ends)
     return [(sequence, content[a:b]) for sequence, (a, b) in zip(copied.sequences, bounds, strict=True)]
-
-
-def read_singly(outbox: OutboxReader, after: int, upto: int) -> list[Chunk]:
-    with outbox.environment.read() as transaction:
-        table = OutboxTable(transaction, outbox.environment, outbox.scope)
-        return [(Sequence(at), chunk) for at in range(after + 1, upto + 1) for chunk in table.chunks(Sequence(at))]
 
 
 @pytest.mark.parametrize("bytes_max", [1, 10_000, CHUNK_BYTES, 64 << 20])

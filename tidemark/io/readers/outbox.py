@@ -30,7 +30,7 @@ from tidemark.wire.state.outbox_ledger import OutboxLedger
 from tidemark.wire.state.readers import Reader, is_reader_name
 from tidemark.wire.state.state_keys import IDENTITY, LEDGER, READER
 from tidemark.wire.state.values import Identity
-from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
+from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header, header_bytes
 
 READERS_REGISTERED_MAX = 64
 COPIED_CHUNKS_MAX = 1_000  # in one transaction, for small values: 10 ms
@@ -79,7 +79,7 @@ class _DueChunks:
         """Continue after the chunk that was due; the first one of a value has the header."""
         assert self.sequence is not None
         if self.number == 0:
-            self._count = decode_header(bytes(chunk[:HEADER_BYTES]), self.sequence).chunk_count
+            self._count = decode_header(header_bytes(chunk), self.sequence).chunk_count
         self.number += 1
         if self.number >= self._count:
             self.sequence, self.number = next(self._sequences, None), 0
@@ -160,13 +160,27 @@ class OutboxReader(OpenedState):
     ) -> Iterator[OutboxValue]:
         """Yield the values of (after, upto], each copied in a separate transaction; with `wanted` those it accepts."""
         for sequence in range(after + 1, upto + 1):
-            with self.environment.read() as transaction:
+            with self.environment.read_views() as transaction, ExitStack() as views:
                 self._check_start(self._ledger(transaction), Sequence(sequence - 1))
-                table = OutboxTable(transaction, self.environment, self.scope)
-                if wanted is not None and not wanted(self._header(table, Sequence(sequence))):
-                    continue
-                stored = table.chunks(Sequence(sequence))
-            yield join(Sequence(sequence), stored)
+                value = self._value(transaction, views, Sequence(sequence), wanted)
+            if value is not None:
+                yield value
+
+    def _value(
+        self,
+        transaction: LmdbViews,
+        views: ExitStack,
+        sequence: Sequence,
+        wanted: Callable[[ValueHeader], bool] | None,
+    ) -> OutboxValue | None:
+        """Copy a value, once; None if it is not wanted."""
+        database = self.environment.database("outbox")
+        chunks: list[memoryview] = []
+        while (chunk := transaction.get(slot(self.scope, sequence, len(chunks)), db=database)) is not None:
+            chunks.append(views.enter_context(chunk))
+            if len(chunks) == 1 and wanted is not None and not wanted(decode_header(header_bytes(chunk), sequence)):
+                return None
+        return join(sequence, chunks)
 
     def stored_chunks(self, ranges: Iterable[tuple[Sequence, Sequence]], bytes_max: int) -> Iterator[StoredChunks]:
         """Yield the stored chunks of ranges (after, upto]: some in each transaction, in one copy.

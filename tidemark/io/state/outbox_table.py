@@ -92,19 +92,6 @@ class OutboxTable:
             at = header.group_last
         return None
 
-    def chunks(self, sequence: Sequence) -> list[bytes]:
-        """Return the stored chunks of one value, chunk 0 first."""
-        stored: list[bytes] = []
-        with self.transaction.cursor(self.environment.database("outbox")) as cursor:
-            found = cursor.set_key(slot(self.scope, sequence, 0))
-            while found:
-                key_slot = parse_slot(self.scope, cursor.key())
-                if key_slot is None or key_slot[0] != sequence:
-                    break
-                stored.append(cursor.value())
-                found = cursor.next()
-        return stored
-
     def measured(self) -> OutboxLedger | None:
         """Return a new ledger, counted from the stored values; None if the outbox is empty."""
         prefix_end = slot(self.scope, Sequence((1 << 64) - 1), CHUNK_MAX)
