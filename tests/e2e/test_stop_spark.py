@@ -1,5 +1,6 @@
-"""A stop of the pipeline as by systemd: to every process of the group at once."""
+"""A stop of the pipeline as by systemd or a terminal: of every process of the group at once."""
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def listening(path: Path) -> Iterator[list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.feature("N22")
-def test_a_stop_of_all_processes_at_once_finishes_the_present_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_of_all_processes_at_once_finishes_the_present_batch(tmp_path: Path, number: signal.Signals) -> None:
     campaign, passed = SparkCampaign(tmp_path, seed=6, groups=10), tmp_path / "passed"
     make_state(campaign.state)
     feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
@@ -62,7 +64,7 @@ def test_a_stop_of_all_processes_at_once_finishes_the_present_batch(tmp_path: Pa
         try:
             wait_for(lambda: passed.exists() and point.value in passed.read_text(), "a batch", spark.log)
             family = spark.family()
-            spark.stop_group()
+            spark.stop_group(number)
             wait_for(lambda: STOPPING in said, "the notice of the stop")
             assert psutil.wait_procs(family, DEADLINE_S)[1] == []
         finally:

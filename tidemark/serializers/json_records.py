@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tidemark.model.relation import Relation
 
-STRETCH_ROWS = 4096  # more than in one thread: after each stretch, a thread waits for the interpreter
+STRETCH_ROWS = 4096  # twice the default of `LineWriter`: after each kernel call a thread waits for the GIL
 _DATABASE = Oid(1)  # of a batch here: it has the name of its database
 
 

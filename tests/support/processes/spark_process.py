@@ -103,10 +103,10 @@ class SparkProcess:
         self._process.send_signal(signal.SIGTERM)
         self.wait()
 
-    def stop_group(self) -> None:
-        """SIGTERM to all of its processes at once, as systemd stops a service; check that it succeeds."""
+    def stop_group(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal to all of its processes at once, as systemd and terminals do; check that it succeeds."""
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGTERM)
+        os.killpg(self._process.pid, number)
         self.wait()
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Signals that end a program, while its main thread has the lock that the end needs."""
+"""Signals to stop a program, also while its main thread has a lock that the stop needs."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.processes.waiting import wait_until
-from tidemark.io.process.stop_signals import STOP_SIGNALS, call_at_stop_signals
+from tidemark.io.process.stop_signals import STOP_SIGNALS, call_at_stop_signals, keeping_stop_handlers
 
 LOCK_S = 5.0
 
@@ -34,6 +34,16 @@ def test_a_signal_waits_for_no_lock_of_the_main_thread(number: signal.Signals) -
     with lock:
         signal.raise_signal(number)
     wait_until(lambda: received == [number], "the call", within_s=LOCK_S)
+
+
+def test_handlers_are_kept_where_others_are_set() -> None:
+    received: list[signal.Signals] = []
+    call_at_stop_signals(received.append)
+    with keeping_stop_handlers():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    wait_until(lambda: received == [signal.SIGINT], "the second one", within_s=LOCK_S)
 
 
 def test_each_signal_is_reported() -> None:

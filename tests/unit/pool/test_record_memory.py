@@ -76,11 +76,19 @@ def test_unused_blocks_are_kept_up_to_a_bound_and_other_memory_is_not() -> None:
     assert {len(block) for block in again} == {BLOCK_BYTES}
 
 
+@pytest.mark.parametrize("bytes_of_a_line", [600, 1500, 40_000, 400_000])
+def test_few_rows_need_little_more_memory_than_their_text(bytes_of_a_line: int) -> None:
+    text = LineText(2 * FIRST_ROW_BYTES, TextBlocks())
+    for _ in range(2):
+        while len(text.space()) < bytes_of_a_line:
+            text.enlarge()
+        text.take(bytes_of_a_line)
+    assert text.memory_bytes <= 2 * FIRST_ROW_BYTES + 4 * text.size
+
+
 @given(st.lists(st.binary(max_size=40), min_size=1), st.integers(1, 30), st.data())
 def test_each_line_can_be_read_from_the_blocks(lines: list[bytes], first_bytes: int, data: st.DataObject) -> None:
-    blocks = TextBlocks()
-    blocks.take = lambda: np.empty(16, np.uint8)  # type: ignore[method-assign]
-    text = LineText(first_bytes, blocks)
+    text = LineText(first_bytes, TextBlocks(block_bytes=16))
     for line in lines:
         while len(text.space()) < len(line):
             text.enlarge()

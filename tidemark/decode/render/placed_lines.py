@@ -199,7 +199,7 @@ class _Program:
 
 
 def _merged_part(part: Lines) -> Lines:
-    """Return a part with the pieces that are constant in all of its rows merged, which need not be done by stretch."""
+    """Return a part with the pieces merged that are constant in all of its rows: once, not for each stretch."""
     rows = len(part.variants)
     return part._replace(pieces={variant: _merged(line, 0, rows) for variant, line in part.pieces.items()})
 

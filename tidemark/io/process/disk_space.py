@@ -26,7 +26,7 @@ from uuid import uuid4
 from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import MORE_TIME, notify
-from tidemark.io.process.stop_signals import STOP_SIGNALS
+from tidemark.io.process.stop_signals import STOP_SIGNALS, keeping_stop_handlers
 from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ExitCode
 
@@ -143,12 +143,10 @@ def _ending_at_signal() -> Iterator[None]:
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(ExitCode.SUCCESS)
 
-    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
-    try:
+    with keeping_stop_handlers():
+        for number in STOP_SIGNALS:
+            signal.signal(number, end)
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def when_space_allows(

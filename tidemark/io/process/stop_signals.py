@@ -2,7 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType
 from typing import NoReturn
@@ -11,10 +12,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def call_at_stop_signals(end: Callable[[signal.Signals], None]) -> None:
-    """Call `end` at SIGTERM and SIGINT, each time, in a thread of its own. To be called by the main thread.
+    """Call `end`, which must not raise, at each SIGTERM and SIGINT, in a separate thread. For the main thread.
 
     NB: a handler runs in the main thread between any two of its instructions, also while that thread has the lock of an
-    event: `Event.set` in a handler would then wait for ever. `SimpleQueue.put` has no such lock.
+    event: `Event.set` in a handler would then wait forever. `SimpleQueue.put` has no such lock.
     """
     received: SimpleQueue[signal.Signals] = SimpleQueue()
 
@@ -25,6 +26,17 @@ def call_at_stop_signals(end: Callable[[signal.Signals], None]) -> None:
     def on_signal(number: int, _frame: FrameType | None) -> None:
         received.put(signal.Signals(number))
 
-    threading.Thread(target=pass_on, name="stop-signals", daemon=True).start()
     for number in STOP_SIGNALS:
         signal.signal(number, on_signal)
+    threading.Thread(target=pass_on, name="stop-signals", daemon=True).start()
+
+
+@contextmanager
+def keeping_stop_handlers() -> Iterator[None]:
+    """Restore the handlers after the body, which may replace them. For the main thread."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

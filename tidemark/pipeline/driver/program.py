@@ -28,7 +28,7 @@ from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.process.metrics_ports import MetricsPorts
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import recorded
-from tidemark.io.process.stop_signals import call_at_stop_signals
+from tidemark.io.process.stop_signals import call_at_stop_signals, keeping_stop_handlers
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.process_folder import ProcessFolder
@@ -226,7 +226,8 @@ def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession
     """Start Spark; raise `StateFull` if a disk is full, because the JVM would end without giving a reason."""
     _check_space(disks)
     try:
-        return make()
+        with keeping_stop_handlers():  # PySpark's handler of SIGINT raises KeyboardInterrupt
+            return make()
     except (SparkGone, SparkRefused) as error:
         _check_space(disks, error)
         raise

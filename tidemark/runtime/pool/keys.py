@@ -57,7 +57,7 @@ def _has_no_before(rows: pa.RecordBatch) -> bool:
 
 
 def _inserted_keys(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[pa.Array, pa.BooleanArray]]:
-    """Yield the same as `_keys` of rows without an old row; the key of a deleted one is not known."""
+    """Yield the same as `_keys` for rows without an old row: a delete has no known key then."""
     for name in names:
         key = pc.struct_field(rows.column(AFTER), name)
         yield key, pc.is_null(key)
@@ -83,7 +83,7 @@ def sections_of(lanes: Lanes) -> Sequence[tuple[int, int]]:
 
 
 def rows_at(rows: pa.RecordBatch, indexes: RowIndexes) -> pa.RecordBatch:
-    """Return the rows at some indexes. A side that no row has is not copied, column by column."""
+    """Return the rows at some indexes. A column without values, such as the old rows of inserts, is not copied."""
     taken = pa.array(indexes)
     columns = [
         pa.nulls(len(taken), column.type) if column.null_count == len(column) else column.take(taken)

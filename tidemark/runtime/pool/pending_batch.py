@@ -96,13 +96,13 @@ class PendingBatch:
         self._rows_known = 0  # to be handled, at the last call of `progress`
 
     def __len__(self) -> int:
-        return len(self._batch if self._chosen is None else self._chosen)
+        chosen = self._chosen  # NB: another thread may be in `transformed`
+        return len(self._batch if chosen is None else chosen)
 
     def transformed(self) -> Sequence[Batch]:
         """Return the batches that the transforms make of it."""
         if self._chosen is not None:
-            self._batch = self._batch.with_rows(rows_at(self._batch.arrow, self._chosen))
-            self._chosen = None
+            self._batch, self._chosen = self._batch.with_rows(rows_at(self._batch.arrow, self._chosen)), None
         return (self._batch,) if self._plan is None else self._plan.apply(self._batch)
 
     def prepare(self) -> None:
