@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from itertools import count
 
 import pytest
+from psycopg.errors import LockNotAvailable
 
 from tests.conftest import NewCluster
 from tests.support.oracles.oracle import Oracle, assert_same_lines, without_other_values
 from tests.support.servers.postgres import Cluster, Session, StopMode, database_in, sql
 from tests.support.workloads.workloads import choices, pgbench, run_script, savepoint_storm
 
+LOCK_MS = 5_000
 _numbers = count(1)
 
 
@@ -59,13 +61,23 @@ TYPES_OF_NO_SCHEMA = """
 """
 
 
+@contextmanager
+def without_waiting(session: Session) -> Iterator[None]:
+    """Skip the test where the server waits: later minor releases (15.20 does) lock what a new object refers to."""
+    sql(session, f"SET lock_timeout = {LOCK_MS}")
+    try:
+        yield
+    except LockNotAvailable:
+        pytest.skip("this minor release locks what a new object refers to")
+
+
 def test_types_whose_schema_is_dropped_while_they_move_into_it_print_the_same_lines(
     oracle_cluster: Cluster, database: str
 ) -> None:
     """ALTER TYPE does not lock the schema, and its DROP does not see them: they are in no schema from then on."""
     with Oracle(oracle_cluster, database) as oracle, oracle_cluster.connect(database) as session:
         sql(session, TYPES_OF_NO_SCHEMA)
-        with oracle_cluster.connect(database, autocommit=False) as dropping:
+        with oracle_cluster.connect(database, autocommit=False) as dropping, without_waiting(session):
             sql(dropping, "DROP SCHEMA gone")
             for name in ("mood", '"Pair"', "few"):
                 sql(session, f"ALTER TYPE {name} SET SCHEMA gone")
@@ -84,7 +96,7 @@ def types_dropped_meanwhile(oracle_cluster: Cluster, database: str) -> Iterator[
     """Drop two types in one transaction; yield another session, which does not wait for it."""
     with oracle_cluster.connect(database) as session:
         sql(session, "CREATE TYPE mood AS ENUM ('ok'); CREATE DOMAIN few AS int; CREATE TABLE other (id int)")
-        with oracle_cluster.connect(database, autocommit=False) as dropping:
+        with oracle_cluster.connect(database, autocommit=False) as dropping, without_waiting(session):
             sql(dropping, "DROP TYPE mood, few")
             yield session
             dropping.commit()
