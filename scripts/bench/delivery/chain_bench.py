@@ -3,7 +3,8 @@
     outbox   groups written to the outbox and read back, compared with decoding them from WAL
     spark    Spark's source from the outbox to the change log in Delta, and to log and replica, compared with reading
              the outbox; with 7,000,000 rows and more, Spark's batches reach their default size
-    rows     typed rows of a table by Spark's format, to a sink that discards them and to Parquet
+    rows     typed rows of a table by Spark's format, in a session with Spark's default options, to a sink that
+             discards them and to Parquet
     copy     a table's first copy into the outbox, compared with COPY to /dev/null
 
 Rows have five columns. The order changes with each round. A ratio is the time of the first contestant divided by that
@@ -34,6 +35,7 @@ from scripts.bench.delivery.chain_stages import (
 from scripts.bench.measuring.commands import Cost, init_state
 from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import Trial, ratios, run_trials, spread
+from scripts.bench.measuring.user_session import user_session
 from scripts.bench.measuring.workloads import SETTINGS, node, record
 from tests.support.processes.spark import spark_jvm
 from tests.support.servers.outbox_server import Certificate, outbox_server, token_file
@@ -90,23 +92,25 @@ def serving(state: Path, *, wanted: bool) -> Iterator[dict[str, str]]:
 
 
 def spark_stages(
-    spark: SparkSession, feeding: Outbox, rows: int, stages: Collection[str], *, by_server: bool
+    feeding: Outbox, rows: int, stages: Collection[str], *, by_server: bool
 ) -> Iterator[tuple[str, dict[str, Trial]]]:
     """Yield the chosen ones of the stages `spark` and `rows`, which read the same outbox, with their contestants."""
     feeding.create_outbox()
     feeding.write()
     if "rows" in stages:
-        with serving(feeding.state, wanted=by_server) as server:
+        with user_session(feeding.state.parent) as spark, serving(feeding.state, wanted=by_server) as server:
             yield "rows", row_trials(spark, feeding, rows, server)
     if "spark" in stages:
-        yield (
-            "spark",
-            {
-                "outbox read": lambda: measured(feeding.read, rows),
-                "change log": lambda: spark_trial(spark, feeding.state, rows, Written.LOG),
-                "change log and replica": lambda: spark_trial(spark, feeding.state, rows, Written.BOTH),
-            },
-        )
+        with spark_jvm(feeding.state.parent / "spark") as jvm:
+            spark = jvm.session()
+            yield (
+                "spark",
+                {
+                    "outbox read": lambda: measured(feeding.read, rows),
+                    "change log": lambda: spark_trial(spark, feeding.state, rows, Written.LOG),
+                    "change log and replica": lambda: spark_trial(spark, feeding.state, rows, Written.BOTH),
+                },
+            )
 
 
 def result(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> dict[str, object]:
@@ -185,9 +189,8 @@ def main() -> None:
             decode = lambda: measured(lambda: rows_of(decoded(recording)), rows)  # noqa: E731
             report("outbox", run_trials(outbox_trials(outbox, decode, rows), rounds))
         if {"spark", "rows"} & set(stages):
-            spark = stack.enter_context(spark_jvm(folder / "spark")).session()
             feeding = Outbox(folder / "feeding", groups)
-            for stage, trials in spark_stages(spark, feeding, rows, stages, by_server=arguments.server):
+            for stage, trials in spark_stages(feeding, rows, stages, by_server=arguments.server):
                 report(stage, run_trials(trials, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
