@@ -14,6 +14,7 @@ from multiprocessing.context import ForkProcess
 
 from tidemark.engine.wal_ranges import PlannedRange
 from tidemark.io.host.disk import write_all
+from tidemark.io.process.stop_signals import STOP_SIGNALS
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark_ctl.ranges.messages import RANGE_ORDER, REPORT, RangeOrder, Report
@@ -97,9 +98,9 @@ class DecodingProcess:
 def _run(started: WorkerStart, orders: int, reports: int, not_ours: Sequence[int]) -> None:
     """Be the process: an interrupt from the terminal is the command's alone, which ends its processes."""
     os.setpgid(0, 0)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     for end in not_ours:
         os.close(end)
     work(started, orders, reports)

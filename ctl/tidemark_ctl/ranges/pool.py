@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tidemark.engine.wal_ranges import PlannedRange
 from tidemark.io.host.disk import write_all
+from tidemark.io.process.stop_signals import STOP_SIGNALS
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark_ctl.ranges.chunks import CHUNK_BYTES
@@ -144,7 +145,7 @@ def chunks_max(jobs: int) -> int:
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Delay SIGTERM and SIGINT, so that no process exists that is not known yet."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What later collections of garbage leave out, in processes of their own: a frozen process stays so."""
+"""What later collections of garbage leave out, in separate processes: a frozen process stays so."""
 
 import subprocess
 import sys

@@ -14,10 +14,8 @@ LOCK_S = 5.0
 
 @pytest.fixture(autouse=True)
 def own_handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with keeping_stop_handlers():
+        yield
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

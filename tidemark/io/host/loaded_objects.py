@@ -23,5 +23,5 @@ def skipping_loaded_objects() -> Iterator[None]:
     finally:
         if not _Loaded.is_skipped:
             _Loaded.is_skipped = True
-            gc.collect()  # or garbage of the task would stay for ever
+            gc.collect()  # or garbage of the task would stay forever
             gc.freeze()
