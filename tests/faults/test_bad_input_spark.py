@@ -14,10 +14,12 @@ from tests.support.lakes.lakes import feed_by_hand, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tests.support.processes.cdcctl import Done, cdcctl, environment
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.lake.folders import folder_name
+from tidemark.wire.state.readers import ReaderKind
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 PIPELINE = (sys.executable, "-m", "tidemark.pipeline")  # what `cdcctl spark run` executes
@@ -75,6 +77,10 @@ def test_a_pipeline_that_cannot_start_reports_the_reason(tmp_path: Path) -> None
     file.touch()
     ended(run(tmp_path / "none", tmp_path / "lake"), ExitCode.STATE, "no state in")
     ended(refused_run(state, tmp_path / "lake", "--reader", "a b"), ExitCode.CONFIG, "not a reader's name")
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        outbox.register("totals", is_required=False, kind=ReaderKind.QUERY)
+    of_query = refused_run(state, tmp_path / "lake", "--reader", "totals")
+    ended(of_query, ExitCode.CONFIG, "reader 'totals' belongs to a streaming query")
     ended(run(state, tmp_path / "lake", "--master", "moon"), ExitCode.CONFIG, "Spark at moon does not start")
     ended(refused_run(state, file / "lake"), ExitCode.CONSUMER_FAILED, f"{file}/lake/_pipeline.lock: ")
     for option, value in (("--batch-bytes", "0"), ("--metrics-port", "65536"), ("--driver", "x")):

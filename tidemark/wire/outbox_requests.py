@@ -11,7 +11,7 @@ from tidemark.wire.json_form import JsonForm
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.outbox_ledger import OutboxLedger
-from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.readers import Reader, ReaderKind
 from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header
 
@@ -61,6 +61,8 @@ class OutboxRequest:
     version: int = 0  # of a relation
     reader: str = ""
     is_required: bool = False
+    kind: ReaderKind = ReaderKind.UNSTATED  # of the reader to register
+    run: int = 0  # of the query that confirms
     applied: Sequence = NO_SEQUENCE
     replayable: Sequence = NO_SEQUENCE
     key: str = ""  # of a log, see `tidemark.io.readers.accepted_breaks`

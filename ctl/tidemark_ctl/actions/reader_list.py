@@ -16,6 +16,7 @@ def list_readers(
         found = register.known(now_us())
     tree = {
         name: {
+            "kind": known.reader.kind.value,
             "held": known.reader.applied,
             "replayable": known.reader.replayable,
             "behind": found.head - known.reader.applied,

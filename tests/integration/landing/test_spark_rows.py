@@ -19,6 +19,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.readers.reader_use import ReaderTakenOver
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.capture_change import CaptureChange
@@ -32,6 +33,7 @@ from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
 from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
 from tidemark.pipeline.source.stream import OutboxStreamReader
+from tidemark.wire.state.readers import ReaderKind
 from tidemark.wire.state.state_keys import BEGINNING
 from tidemark.wire.state.values import Beginning
 
@@ -166,7 +168,7 @@ def test_a_range_of_the_stream_has_the_same_rows_each_time(state: Path) -> None:
     at, rows = reader.initialOffset(), []
     while (end := reader.latestOffset(at, ReadMaxBytes(30_000))) != at:
         part = read(reader, at, end)
-        assert part == read(stream_of(state), at, end)
+        assert part == read(stream_of(state, reader="again"), at, end)
         rows += part
         at = end
     assert rows == read_all(state)
@@ -475,3 +477,35 @@ def test_a_table_in_two_databases_is_refused(tmp_path: Path) -> None:
     second = groups.group(200, [replace(item, database=Oid(5))])
     with pytest.raises(UnknownTable, match="exists in the databases 16384, 5"):
         source_of(made(tmp_path, [first, second]), "account").schema()
+
+
+@pytest.mark.parametrize("call", ["initialOffset", "latestOffset", "partitions", "commit"])
+def test_a_query_with_the_reader_of_a_pipeline_is_refused_at_each_kind_of_start(tmp_path: Path, call: str) -> None:
+    state = made(tmp_path, [groups.group(100 * n, [groups.batch(100 * n, [n])]) for n in (1, 2, 3)])
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        before, head = outbox.register("query", kind=ReaderKind.PIPELINE), outbox.head()
+    began, ended = ({"outbox": "0a0b", "sequence": at} for at in (0, head))
+    arguments = {"initialOffset": (), "latestOffset": (began, ALL), "partitions": (began, ended), "commit": (ended,)}
+    with pytest.raises(ConfigError, match=r"reader 'query' belongs to a pipeline .*`cdcctl reader drop query`"):
+        getattr(stream_of(state, None), call)(*arguments[call])
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        assert outbox.registered("query") == before
+
+
+def test_the_older_of_two_queries_with_one_reader_ends_at_its_next_confirmation(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.group(100 * n, [groups.batch(100 * n, [n])]) for n in (1, 2, 3)])
+    older, younger = stream_of(state, "account"), stream_of(state, "account")
+    at = older.initialOffset()
+    end = older.latestOffset(at, ReadMaxBytes(1))
+    assert end != at
+    assert younger.initialOffset() == at
+    for confirm in (lambda: older.latestOffset(end, ALL), lambda: older.commit(end)):
+        with pytest.raises(ReaderTakenOver, match="another query, which started later, uses reader 'query'"):
+            confirm()
+    assert confirmed(state) == (at["sequence"], at["sequence"])
+    latest = younger.latestOffset(at, ALL)
+    younger.commit(latest)
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        transaction.apply_confirmations()
+    with pytest.raises(ReaderTakenOver):
+        older.partitions(end, latest)

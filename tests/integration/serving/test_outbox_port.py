@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from tidemark.io.flight.flight_outbox import FlightOutbox, ranges_of
 from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.readers.opened_outbox import open_once
 from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed, ReaderLapsed
+from tidemark.io.readers.reader_register import StateReaders
+from tidemark.io.readers.reader_use import OtherReaderKind, ReaderTakenOver
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -25,11 +28,13 @@ from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state.readers import ReaderKind
 from tidemark.wire.state.state_keys import BEGINNING
 from tidemark.wire.state.values import Beginning
 from tidemark.wire.values import ValueHeader, ValueKind
 
 GROUPS = 40
+PIPELINE, QUERY = ReaderKind.PIPELINE, ReaderKind.QUERY
 BEGUN = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
 
 
@@ -150,6 +155,51 @@ def test_a_reader_registers_confirms_and_lapses(outbox: OutboxPort, state: Path,
         outbox.plan(Sequence(9999), 1)
 
 
+@pytest.mark.parametrize(("kind", "other"), [(PIPELINE, QUERY), (QUERY, PIPELINE)])
+def test_a_reader_belongs_to_a_pipeline_or_to_a_query(outbox: OutboxPort, kind: ReaderKind, other: ReaderKind) -> None:
+    assert outbox.register("mine", kind=kind).kind is kind
+    assert outbox.register("mine", kind=kind).kind is kind
+    before = outbox.registered("mine")
+    with pytest.raises(OtherReaderKind, match=r"^reader 'mine' belongs to a (pipeline|streaming query)") as refused:
+        outbox.register("mine", kind=other)
+    assert refused.value.exit_code == ExitCode.CONFIG
+    assert "another name" in refused.value.hint
+    assert "`cdcctl reader drop mine`" in refused.value.hint
+    assert outbox.registered("mine") == before
+
+
+@pytest.mark.parametrize("kind", [PIPELINE, QUERY])
+def test_the_first_use_of_a_reader_that_an_earlier_version_registered_states_its_kind(
+    outbox: OutboxPort, kind: ReaderKind
+) -> None:
+    earlier = outbox.register("mine")
+    assert (earlier.kind, earlier.run) == (ReaderKind.UNSTATED, 0)
+    registered = outbox.register("mine", kind=kind)
+    assert registered == replace(earlier, kind=kind, run=registered.run)
+    assert outbox.register("mine").kind is kind, "a client of an earlier version changes nothing"
+
+
+def test_only_the_newest_run_of_a_query_confirms(outbox: OutboxPort, stored: list[OutboxValue]) -> None:
+    first, second = (outbox.register("mine", kind=QUERY).run for _ in range(2))
+    assert 0 < first < second
+    end = next(value.header.sequence for value in stored if value.header.ends_group)
+    with pytest.raises(ReaderTakenOver, match="another query, which started later, uses reader 'mine'") as fenced:
+        outbox.confirm("mine", end, end, run=first)
+    assert fenced.value.exit_code == ExitCode.FENCED
+    with pytest.raises(ReaderTakenOver):
+        outbox.check_newest_run("mine", first)
+    outbox.check_newest_run("mine", second)
+    assert outbox.confirm("mine", NO_SEQUENCE, NO_SEQUENCE, run=second).applied == NO_SEQUENCE
+    assert outbox.confirm("mine", end, end).applied == end, "a client of an earlier version has no number"
+
+
+def test_a_reader_that_was_dropped_and_registered_again_uses_no_earlier_number(outbox: OutboxPort, state: Path) -> None:
+    first = outbox.register("mine", kind=QUERY).run
+    with OutboxReader.open(StateFolder(state)) as opened:
+        StateReaders(opened).drop("mine")
+    assert outbox.register("mine", kind=QUERY).run > first
+
+
 @pytest.fixture(params=["state", "server"])
 def place(state: Path, request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """Return the options of `cdcctl reader` for each place of the outbox."""
@@ -164,12 +214,13 @@ def test_readers_are_listed_resumed_and_dropped_in_a_state_and_at_a_server(place
     with OutboxReader.open(StateFolder(state)) as outbox:
         head = outbox.head()
         outbox.register("lake")
-        outbox.register("query", is_required=False)
+        outbox.register("query", is_required=False, kind=QUERY)
         outbox.confirm("lake", head, head)
     with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
         transaction.apply_confirmations(hold_bytes=1)
     shown = json.loads(succeeded(cdcctl("reader", "list", "--json", *place)).out)
     lake, query = shown["readers"]["lake"], shown["readers"]["query"]
+    assert (lake["kind"], query["kind"]) == ("unstated", "query")
     assert (lake["behind"], lake["required"], lake["lag_s"]) == (0, True, 0.0)
     assert (query["behind"], query["required"]) == (head, False)
     assert "values from 1 on were trimmed" in query["lapsed"]

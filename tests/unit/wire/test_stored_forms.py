@@ -7,8 +7,9 @@ import pytest
 from tidemark.model.errors import InternalError
 from tidemark.model.position import Sequence
 from tidemark.wire.envelope import DamagedValue, seal
+from tidemark.wire.outbox_requests import REQUEST, OutboxRequest
 from tidemark.wire.state.key import FORMAT_VERSION
-from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.readers import Reader, ReaderKind
 from tidemark.wire.state.state_keys import READER
 
 
@@ -26,9 +27,18 @@ def test_a_reader_that_an_earlier_version_stored_is_read() -> None:
     stored = seal(b'{"held":7,"replayable":3,"confirmed_at_us":5}', FORMAT_VERSION)
     read = READER.decode(stored)
     assert read == Reader(Sequence(7), Sequence(3), 5)
+    assert (read.kind, read.run) == (ReaderKind.UNSTATED, 0)
     assert b'"applied":8' in READER.encode_over(stored, replace(read, applied=Sequence(8)))
     with pytest.raises(InternalError, match="reader would move back"):
         READER.encode_over(stored, replace(read, applied=Sequence(6)))
+
+
+def test_a_reader_or_request_with_fields_of_a_later_version_is_read() -> None:
+    reader = Reader(Sequence(7), Sequence(3), 5, kind=ReaderKind.QUERY, run=9)
+    assert READER.decode(READER.encode(reader)) == reader
+    later = b'{"applied":7,"replayable":3,"confirmed_at_us":5,"kind":"query","run":9,"of_later":1}'
+    assert READER.decode(seal(later, FORMAT_VERSION)) == reader
+    assert REQUEST.read(b'{"reader":"r","of_later":1}') == OutboxRequest(reader="r")
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"{", b'{"held":"7","replayable":3,"confirmed_at_us":5}'])

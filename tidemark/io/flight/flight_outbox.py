@@ -14,6 +14,7 @@ from pyarrow import flight
 
 from tidemark.io.flight.remote_errors import ServerBusy, ServerUnreachable, translated_error
 from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.readers.reader_use import check_newest_run
 from tidemark.io.state.schema_values import ReadVersions, decode_schema
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
@@ -41,7 +42,7 @@ from tidemark.wire.outbox_requests import (
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.outbox_ledger import OutboxLedger
-from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.readers import Reader, ReaderKind
 from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import ValueHeader
 
@@ -149,13 +150,20 @@ class FlightOutbox:
         """Return what a reader has confirmed; None if it is not registered."""
         return READER_FOUND.read(self.request_one(Query.REGISTERED, OutboxRequest(reader=reader)))
 
-    def register(self, reader: str, *, is_required: bool = True) -> Reader:
-        """Register a reader, or return the earlier confirmation."""
-        return self._reader(Query.REGISTER, OutboxRequest(reader=reader, is_required=is_required))
+    def register(self, reader: str, *, is_required: bool = True, kind: ReaderKind = ReaderKind.UNSTATED) -> Reader:
+        """Register a reader, or return the earlier confirmation; raise `OtherReaderKind`."""
+        return self._reader(Query.REGISTER, OutboxRequest(reader=reader, is_required=is_required, kind=kind))
 
-    def confirm(self, reader: str, applied: Sequence, replayable: Sequence) -> Reader:
+    def confirm(self, reader: str, applied: Sequence, replayable: Sequence, *, run: int = 0) -> Reader:
         """Record what the tables of a reader contain, and what is never requested again."""
-        return self._reader(Query.CONFIRM, OutboxRequest(reader=reader, applied=applied, replayable=replayable))
+        request = OutboxRequest(reader=reader, applied=applied, replayable=replayable, run=run)
+        return self._reader(Query.CONFIRM, request)
+
+    def check_newest_run(self, reader: str, run: int) -> None:
+        """Raise `ReaderTakenOver` if `run` is given and not the newest run of the query."""
+        found = self.registered(reader)
+        if found is not None:
+            check_newest_run(reader, found, run)
 
     def check_active(self, reader: str) -> None:
         """Raise `ReaderLapsed` if a reader has lapsed."""

@@ -205,11 +205,11 @@ def _registered(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]
 
 
 def _register(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]:
-    yield READER_FOUND.write(outbox.register(request.reader, is_required=request.is_required))
+    yield READER_FOUND.write(outbox.register(request.reader, is_required=request.is_required, kind=request.kind))
 
 
 def _confirm(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]:
-    yield READER_FOUND.write(outbox.confirm(request.reader, request.applied, request.replayable))
+    yield READER_FOUND.write(outbox.confirm(request.reader, request.applied, request.replayable, run=request.run))
 
 
 def _check_active(outbox: OutboxReader, request: OutboxRequest) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ from pyarrow import flight
 from tidemark.io.flight.server_address import ServerAddress
 from tidemark.io.host.disk import StateFull
 from tidemark.io.readers.outbox import OutboxTrimmed, ReaderLapsed
+from tidemark.io.readers.reader_use import OtherReaderKind, ReaderTakenOver
 from tidemark.io.state.environment import StateReplaced
 from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.model.errors import ConfigError, Disposition, StateError, TidemarkError, restored_error
@@ -55,8 +56,10 @@ _KINDS: dict[str, type[TidemarkError]] = {
         ConfigError,
         DamagedValue,
         NewerValue,
+        OtherReaderKind,
         OutboxTrimmed,
         ReaderLapsed,
+        ReaderTakenOver,
         ServerBusy,
         StateFull,
         StateReplaced,

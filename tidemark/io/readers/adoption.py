@@ -11,7 +11,7 @@ from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.errors import ConfigError
 from tidemark.model.position import Sequence
 from tidemark.wire.state.outbox_ledger import OutboxLedger
-from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.readers import Reader, ReaderKind
 
 
 class CannotAdopt(ConfigError):
@@ -47,6 +47,8 @@ def adopt(transaction: StateTransaction, name: str, applied: Sequence) -> Reader
     if name not in readers or name in damaged:
         raise UnknownReader(f"reader {name!r} is not registered, or its record is damaged")
     reader, ledger = readers[name], transaction.ledger()
+    if reader.kind is ReaderKind.QUERY:
+        raise CannotAdopt(f"reader {name!r} belongs to a streaming query, not to a pipeline")
     if reader.is_lapsed:
         raise CannotAdopt(f"reader {name!r} has lapsed", hint=f"cdcctl reader resume {name}")
     if not behind(reader, applied):

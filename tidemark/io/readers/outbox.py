@@ -13,6 +13,7 @@ from typing import Self
 import pyarrow as pa
 
 from tidemark.io.host.clock import SystemClock
+from tidemark.io.readers.reader_use import check_newest_run, used
 from tidemark.io.state.environment import Environment, LmdbTransaction, LmdbViews
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
@@ -27,7 +28,7 @@ from tidemark.wire.keys import Scope, named, numbered, parse_number, slot
 from tidemark.wire.outbox import OutboxValue, join
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
-from tidemark.wire.state.readers import Reader, is_reader_name
+from tidemark.wire.state.readers import Reader, ReaderKind, is_reader_name
 from tidemark.wire.state.state_keys import IDENTITY, LEDGER, READER
 from tidemark.wire.state.values import Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header, header_bytes
@@ -238,28 +239,37 @@ class OutboxReader(OpenedState):
             stored = transaction.get(named(self.scope, reader), db=self.environment.database("readers"))
         return None if stored is None else READER.decode(stored)
 
-    def register(self, reader: str, *, is_required: bool = True) -> Reader:
-        """Register a reader, or return the earlier confirmation; a new one counts as having all trimmed values."""
+    def register(self, reader: str, *, is_required: bool = True, kind: ReaderKind = ReaderKind.UNSTATED) -> Reader:
+        """Register a reader, or return the earlier confirmation; a new one counts as having all trimmed values.
+
+        For a query, this begins a run, and ends the confirmations of earlier runs. Raises `OtherReaderKind`.
+        """
         if not is_reader_name(reader):
             raise ConfigError(f"not a reader's name: {reader!r}", hint="1 to 63 letters, digits, `-`, `_`, `.`")
         key, database = named(self.scope, reader), self.environment.database("readers")
         with self.environment.write() as transaction:
             stored = transaction.get(key, db=database)
             if stored is not None:
-                return READER.decode(stored)
+                before = READER.decode(stored)
+                registered = used(reader, before, kind, self._clock.wall_us())
+                if registered != before:
+                    transaction.put(key, READER.encode_over(stored, registered), db=database)
+                return registered
             if transaction.stat(database)["entries"] >= READERS_REGISTERED_MAX:
                 raise StateError(f"{READERS_REGISTERED_MAX} readers are registered", hint="`cdcctl reader drop` one")
             if is_required:
                 StateTransaction(self.environment, transaction, self.scope, self.identity).keep_confirmed()
             trimmed = self._ledger(transaction).trimmed
-            registered = Reader(trimmed, trimmed, self._clock.wall_us(), is_required)
+            now_us = self._clock.wall_us()
+            registered = used(reader, Reader(trimmed, trimmed, now_us, is_required), kind, now_us)
             transaction.put(key, READER.encode(registered), db=database)
             return registered
 
-    def confirm(self, reader: str, applied: Sequence, replayable: Sequence) -> Reader:
+    def confirm(self, reader: str, applied: Sequence, replayable: Sequence, *, run: int = 0) -> Reader:
         """Record that the tables contain all up to `applied`, and that nothing up to `replayable` is requested again.
 
-        Neither moves back: a late write of a fenced process has no effect. Raises `ReaderLapsed`.
+        Neither moves back: a late write of a fenced process has no effect. Raises `ReaderLapsed`, and `ReaderTakenOver`
+        if `run` is given and not the newest run of the query.
         """
         key, database = named(self.scope, reader), self.environment.database("readers")
         with self.environment.write() as transaction:
@@ -269,6 +279,7 @@ class OutboxReader(OpenedState):
             ledger = self._ledger(transaction)
             before = READER.decode(stored)
             self._check_active(transaction, reader, before)
+            check_newest_run(reader, before, run)
             if max(applied, replayable) > ledger.head:
                 raise StateError(
                     f"reader {reader!r} confirms {max(applied, replayable)}, but the outbox ends at {ledger.head}"
@@ -288,6 +299,12 @@ class OutboxReader(OpenedState):
             stored = transaction.get(named(self.scope, reader), db=self.environment.database("readers"))
             if stored is not None:
                 self._check_active(transaction, reader, READER.decode(stored))
+
+    def check_newest_run(self, reader: str, run: int) -> None:
+        """Raise `ReaderTakenOver` if `run` is given and not the newest run of the query."""
+        found = self.registered(reader)
+        if found is not None:
+            check_newest_run(reader, found, run)
 
     def _check_active(self, transaction: LmdbTransaction, name: str, reader: Reader) -> None:
         if not reader.is_lapsed:

@@ -54,6 +54,7 @@ from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.storage.outage_wait import OutageWait, when_available
 from tidemark.pipeline.storage.store_wait import StoreWait
 from tidemark.pipeline.storage.stores import is_remote, open_lake
+from tidemark.wire.state.readers import ReaderKind
 
 REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
@@ -125,7 +126,7 @@ def _run_at(
         if hold is None:
             return
         _log_others(hold, log)
-        when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
+        when_space_allows(partial(outbox.register, given.reader, kind=ReaderKind.PIPELINE), folder.root, log, wait=wait)
         _check_batch_bytes(given, outbox, log)
         checkpoint = given.checkpoint or str(folder.root / "spark")
         progress = PipelineProgress(metrics, log, capture, given.reader, root)

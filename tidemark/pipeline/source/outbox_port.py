@@ -14,7 +14,7 @@ from tidemark.pipeline.source.offsets import OutboxReplaced
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
-from tidemark.wire.state.readers import Reader
+from tidemark.wire.state.readers import Reader, ReaderKind
 from tidemark.wire.state.values import Beginning, Identity
 from tidemark.wire.values import ValueHeader
 
@@ -68,11 +68,20 @@ class OutboxPort(Protocol):
     def registered(self, reader: str) -> Reader | None:
         """Return what a reader has confirmed; None if it is not registered."""
 
-    def register(self, reader: str, *, is_required: bool = True) -> Reader:
-        """Register a reader, or return the earlier confirmation."""
+    def register(self, reader: str, *, is_required: bool = True, kind: ReaderKind = ReaderKind.UNSTATED) -> Reader:
+        """Register a reader, or return the earlier confirmation; raise `OtherReaderKind`.
 
-    def confirm(self, reader: str, applied: Sequence, replayable: Sequence) -> Reader:
-        """Record what the tables of a reader contain, and what is never requested again; raise `ReaderLapsed`."""
+        For a query, this begins a run, and ends the confirmations of earlier runs.
+        """
+
+    def confirm(self, reader: str, applied: Sequence, replayable: Sequence, *, run: int = 0) -> Reader:
+        """Record what the tables of a reader contain, and what is never requested again.
+
+        Raises `ReaderLapsed`, and `ReaderTakenOver` if `run` is given and not the newest run of the query.
+        """
+
+    def check_newest_run(self, reader: str, run: int) -> None:
+        """Raise `ReaderTakenOver` if `run` is given and not the newest run of the query."""
 
     def check_active(self, reader: str) -> None:
         """Raise `ReaderLapsed` if a reader has lapsed."""

@@ -26,6 +26,7 @@ from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged
+from tidemark.wire.state.readers import Reader, ReaderKind
 from tidemark.wire.values import ValueKind
 
 LOOK_S, LOOK_S_MAX = 0.02, 0.05  # between two checks for new values: at first, and after a long time without one
@@ -43,6 +44,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Sequence | None = None  # of AvailableNow
         self._awaited: tuple[Sequence, float] | None = None  # a group whose transaction continues, and until when
         self._confirmed: Sequence | None = None  # as applied, by this query run
+        self._run: int | None = None  # number of this query run; None: it has not used its reader yet
         self._quiet_since_s: float | None = None  # without new values
 
     @stating_remedies()
@@ -53,12 +55,11 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._offset(self._options.start_sequence)
         outbox = self._outbox()
         outbox.check_active(reader)
-        registered = outbox.registered(reader)
-        if registered is None:
-            start = self._options.start.find(outbox)
-            outbox.register(reader, is_required=self._options.required)
-            registered = outbox.confirm(reader, start, start)
-        return self._offset(registered.applied)
+        if outbox.registered(reader) is not None:
+            return self._offset(self._begin_run(outbox, reader).applied)
+        start = self._options.start.find(outbox)
+        begun = self._begin_run(outbox, reader)
+        return self._offset(outbox.confirm(reader, start, start, run=begun.run).applied)
 
     @stating_remedies()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -167,6 +168,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if upto < after:
             raise OffsetMovedBack(f"Spark requests outbox values from {after} back to {upto}")
         outbox = self._outbox()
+        self._ensure_run(outbox)
         with self._naming_lapse():
             after = self._resumed(outbox, after)
             if upto <= after or self._options.offsets_only:
@@ -185,8 +187,9 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         """Confirm for the query's reader that nothing up to `end` is requested again; without a reader do nothing."""
         if self._options.reader is not None:
-            sequence = self._sequence(end)
-            self._outbox().confirm(self._options.reader, sequence, sequence)
+            sequence, outbox = self._sequence(end), self._outbox()
+            run = self._ensure_run(outbox)
+            outbox.confirm(self._options.reader, sequence, sequence, run=run)
 
     def stop(self) -> None:
         """Do nothing: the process ends, and nothing depends on it."""
@@ -197,9 +200,25 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         outbox = self._outbox()
         name = self._options.reader
-        before = outbox.registered(name) or outbox.register(name, is_required=self._options.required)
-        outbox.confirm(name, after, before.replayable)
+        run = self._ensure_run(outbox)
+        before = outbox.registered(name)
+        if before is None:  # it was dropped
+            before = self._begin_run(outbox, name)
+            run = before.run
+        outbox.confirm(name, after, before.replayable, run=run)
         self._confirmed = after
+
+    def _ensure_run(self, outbox: OutboxPort) -> int:
+        """Begin a run of the query at the first use of its reader; return its number, 0 without a reader."""
+        if self._options.reader is None:
+            return 0
+        return self._begin_run(outbox, self._options.reader).run if self._run is None else self._run
+
+    def _begin_run(self, outbox: OutboxPort, reader: str) -> Reader:
+        """Use the reader for this query alone; raise `OtherReaderKind`."""
+        begun = outbox.register(reader, is_required=self._options.required, kind=ReaderKind.QUERY)
+        self._run = begun.run
+        return begun
 
     def _resumed(self, outbox: OutboxPort, after: Sequence) -> Sequence:
         """Return where the query continues: behind the values that were gone when its reader was resumed."""
@@ -210,12 +229,13 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @contextmanager
     def _naming_lapse(self) -> Iterator[None]:
-        """Raise `ReaderLapsed` if values are gone because the reader of the query has lapsed."""
+        """Raise `ReaderLapsed` or `ReaderTakenOver` if that is why values are gone."""
         try:
             yield
         except OutboxTrimmed:
             if self._options.reader is not None:
                 self._outbox().check_active(self._options.reader)
+                self._outbox().check_newest_run(self._options.reader, self._run or 0)
             raise
 
     def _check_columns(self, start: Offset) -> None:

@@ -1,9 +1,18 @@
 """The registered readers of the outbox."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Sequence
+
+
+class ReaderKind(Enum):
+    """What a reader belongs to."""
+
+    UNSTATED = "unstated"  # an earlier version registered it; the next use states the kind
+    PIPELINE = "pipeline"  # `cdcctl spark run`
+    QUERY = "query"  # a user's streaming query
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +28,8 @@ class Reader:
     skipped_from: Sequence = NO_SEQUENCE  # (skipped_from, skipped_to] were gone when the reader was resumed
     skipped_to: Sequence = NO_SEQUENCE
     adoptions: int = 0  # how often it went back to the position of a restored lake; part of its checkpoint's name
+    kind: ReaderKind = ReaderKind.UNSTATED
+    run: int = 0  # number of the newest run of its query, which alone may confirm; 0: no run has a number
 
     @property
     def is_lapsed(self) -> bool:
