@@ -406,12 +406,25 @@ def test_a_renamed_table_and_column_keep_their_earlier_rows(tmp_path: Path) -> N
         ],
     )
     assert [row["text"] for row in read_all(state, "renamed")] == ["x", "y"]
+    assert [row["text"] for row in read_all(state, "account,renamed")] == ["x", "y"], "one table by both names"
+
+
+def test_a_name_that_a_table_has_no_more_is_found_beside_a_present_one(tmp_path: Path) -> None:
+    other = groups.text_relation("note", oid=16400, name="other")
+    renamed = groups.text_relation("note", name="renamed")
+    changes = [(groups.text_relation("note"), "x"), (renamed, "y"), (other, "z")]
+    state = made(tmp_path, [groups.insert(100 * n, table, text) for n, (table, text) in enumerate(changes, start=1)])
+    assert [row["note"] for row in read_all(state, "account,other")] == ["x", "y", "z"]
 
 
 @pytest.mark.parametrize(
     ("table", "options", "error", "message"),
     [
         ("missing", {}, UnknownTable, "table 'missing' is not in the outbox"),
+        ("a1,typo", {}, UnknownTable, "table 'typo' is not in the outbox"),
+        ("public.none*, a1", {}, UnknownTable, r"table 'public.none\*' is not in the outbox"),
+        ("a1,", {}, UnknownTable, "table '' is not in the outbox"),
+        ("a1,a2", {}, TablesDiffer, "the columns of public.a1 differ from those of public.a2: more is new"),
         ("a*", {}, TablesDiffer, "the columns of public.a1 differ from those of public.a2: more is new"),
         ("a1", {"columns": "none"}, ConfigError, "option columns: 'none' is invalid"),
         ("a1", {"schemaEvolution": "none"}, ConfigError, "option schemaEvolution: 'none' is invalid"),

@@ -22,11 +22,12 @@ from tidemark.wire.state.values import Beginning
 
 RelationKey = tuple[Oid, Oid]
 """A relation by the OIDs of its database and its own."""
+_Versions = dict[RelationKey, tuple[SchemaVersion, Relation]]
 SchemaVersions = Mapping[SchemaVersion, tuple[Oid, Relation]]
 
 
 class UnknownTable(ConfigError):
-    """The state contains no relation with the name."""
+    """The state contains no relation with the name, or none that the pattern matches."""
 
 
 class TablesDiffer(ConfigError):
@@ -129,22 +130,17 @@ def columns_of(relation: Relation, types: TypeMapping) -> tuple[QueryColumn, ...
 def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str], types: TypeMapping) -> QueryTable:
     """Return the table that the option `table` names: names or patterns, separated by commas.
 
-    Raises `UnknownTable` or `TablesDiffer`.
+    Raises `UnknownTable` if one of them matches no table, or `TablesDiffer`.
     """
     patterns = tuple(part.strip() for part in text.split(","))
-    newest: dict[RelationKey, tuple[SchemaVersion, Relation]] = {}
-    ever: dict[RelationKey, tuple[SchemaVersion, Relation]] = {}  # the newest version with a name that matches
+    newest: _Versions = {}
+    ever: dict[str, _Versions] = {pattern: {} for pattern in patterns}  # the newest ones with a name that matches
     for version, (database, relation) in sorted(versions.items()):
         newest[database, relation.oid] = version, relation
-        if matches(relation.qualified_name, patterns):
-            ever[database, relation.oid] = version, relation
-    # NB: a table that is renamed back has the version from before, whose number is not the newest.
-    found = {key: known for key, known in ever.items() if newest[key] == known} or ever
-    if not found:
-        raise UnknownTable(
-            f"table {text!r} is not in the outbox",
-            hint=f"it appears with its first change or copy; known: {_listed(newest)}",
-        )
+        for pattern in patterns:
+            if matches(relation.qualified_name, (pattern,)):
+                ever[pattern][database, relation.oid] = version, relation
+    found = _found(ever, newest)
     names = sorted({databases.get(database, str(database)) for database, _ in found})
     if len(names) > 1:  # NB: a database that was created again is another one of the same name
         raise UnknownTable(f"table {text!r} exists in the databases {', '.join(names)}", hint="capture them separately")
@@ -170,6 +166,23 @@ def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str]
     return table
 
 
-def _listed(newest: Mapping[RelationKey, tuple[SchemaVersion, Relation]], most: int = 10) -> str:
+def _found(ever: Mapping[str, _Versions], newest: _Versions) -> _Versions:
+    """Return the tables of all patterns, each of which must match one; raise `UnknownTable`."""
+    present: _Versions = {}
+    former: _Versions = {}
+    for pattern, matching in ever.items():
+        if not matching:
+            raise UnknownTable(
+                f"table {pattern!r} is not in the outbox",
+                hint=f"it appears with its first change or copy; known: {_listed(newest)}",
+            )
+        # NB: a table that is renamed back has the version from before, whose number is not the newest.
+        current = {key: known for key, known in matching.items() if newest[key] == known}
+        present |= current
+        former |= {} if current else matching
+    return former | present
+
+
+def _listed(newest: _Versions, most: int = 10) -> str:
     names = sorted({relation.qualified_name for _, relation in newest.values()})
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "") if names else "none"
