@@ -40,6 +40,7 @@ from tidemark.wire.state.values import Beginning
 GROUPS = 120
 NUMERIC_10_2 = (10 << 16 | 2) + 4  # a typmod
 ALL = ReadAllAvailable()
+OTHER_COLUMNS = "the checkpoint belongs to a query with other columns, which have changed: tag is new"
 TABLE = "public.table 0"
 
 
@@ -297,15 +298,43 @@ def test_a_query_ends_before_the_first_group_with_other_columns(tmp_path: Path, 
         reader.latestOffset(end, ALL)
     again = stream_of(state, "account", schemaEvolution=evolution)
     if evolution == "fail":
-        with pytest.raises(SchemaChanged, match="checkpoint belongs to a query with other columns"):
+        with pytest.raises(SchemaChanged, match=OTHER_COLUMNS):
             again.latestOffset(end, ALL)
-        with pytest.raises(SchemaChanged, match="checkpoint belongs to a query with other columns"):
+        with pytest.raises(SchemaChanged, match=OTHER_COLUMNS):
             again.partitions(start, end)
         return
     last = again.latestOffset(end, ALL)
     (row,) = read(again, end, last)
     assert (row["note"], row["tag"]) == ("c", "new")
     assert [row["tag"] for row in read(again, start, end)] == [None, None]
+
+
+@pytest.mark.parametrize("columns", ["after", "before_after", "debezium"])
+def test_a_query_names_what_changed_of_its_columns_while_it_was_stopped(tmp_path: Path, columns: str) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    start = stream_of(state, "account", columns=columns).initialOffset()
+    feed(state, [groups.insert(200, groups.text_relation("note", "tag"), "b", "new")])
+    with pytest.raises(SchemaChanged, match=OTHER_COLUMNS):
+        stream_of(state, "account", columns=columns).latestOffset(start, ALL)
+    with pytest.raises(SchemaChanged, match="a query with other columns: start the query again"):
+        stream_of(state, "account", columns=columns).latestOffset(start | {"columns": "unknown"}, ALL)
+
+
+def test_a_query_of_chosen_columns_names_what_changed_of_them_while_it_was_stopped(tmp_path: Path) -> None:
+    def stream() -> OutboxStreamReader:
+        columns = source_of(folder, "account").schema()
+        return source_of(folder, "account").streamReader(StructType([columns[0], columns[1]]))
+
+    folder = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    start = stream().initialOffset()
+    text = groups.text_relation("note")
+    retyped = replace(text, columns=(text.columns[0], replace(text.columns[0], name="note", number=2)))
+    batch = groups.batch(200, [5]).rows
+    sides = pa.array([{"id": 5, "note": 6}], pa.struct([("id", pa.int64()), ("note", pa.int64())]))
+    rows = pa.RecordBatch.from_arrays([*batch.columns[:-2], pa.nulls(1, sides.type), sides], names=batch.schema.names)
+    feed(folder, [groups.group(200, [ChangeBatch(groups.DATABASE, retyped, rows)])])
+    with pytest.raises(SchemaChanged, match="which have changed: note is int64 instead of string"):
+        stream().latestOffset(start, ALL)
 
 
 @pytest.mark.parametrize("is_renamed", [False, True], ids=["configured", "renamed"])

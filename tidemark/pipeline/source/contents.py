@@ -17,6 +17,9 @@ class Contents(Protocol):
     def columns_id(self) -> str:
         """Return what identifies the columns of the query in its offsets; "" if they never change."""
 
+    def change_from(self, outbox: OutboxPort, columns_id: str) -> str:
+        """Return how the columns differ from those that `columns_id` identifies; "" if these are not known."""
+
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the query reads the value with this header."""
 

@@ -241,7 +241,9 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_columns(self, start: Offset) -> None:
         """Raise `SchemaChanged` if the checkpoint is of a query with other columns, and the query may not change."""
         if self._options.evolution is Evolution.FAIL and start.get("columns", "") != self._contents.columns_id:
-            raise SchemaChanged("the checkpoint belongs to a query with other columns")
+            change = self._contents.change_from(self._outbox(), str(start.get("columns", "")))
+            named = f", which have changed: {change}" if change else ""
+            raise SchemaChanged(f"the checkpoint belongs to a query with other columns{named}")
 
     def _outbox(self) -> OutboxPort:
         return open_outbox(self._options)

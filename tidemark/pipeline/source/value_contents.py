@@ -29,6 +29,10 @@ class ValueContents:
         """Return "": the columns never change."""
         return ""
 
+    def change_from(self, outbox: OutboxPort, columns_id: str) -> str:  # noqa: ARG002 - of the protocol
+        """Return "": bytes have no columns."""
+        return ""
+
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the value is of the table; each is, without a table."""
         if self.table is None:

@@ -39,6 +39,10 @@ class ChangeForm:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_columns", TableColumns(self.table))
 
+    def fields_of(self, table: QueryTable) -> list[pa.Field]:
+        """Return all columns that the form has for a table."""
+        return change_fields(table, RowColumns.BEFORE_AFTER if self._has_sides else RowColumns.AFTER)
+
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:
         """Return the rows of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
         rows, values = batch.rows, self._values(batch)

@@ -63,6 +63,10 @@ class EnvelopeForm:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_columns", TableColumns(self.table))
 
+    def fields_of(self, table: QueryTable) -> list[pa.Field]:
+        """Return all columns that the form has for a table."""
+        return envelope_fields(table)
+
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:  # noqa: ARG002 - of the protocol
         """Return the events of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
         rows, relation = batch.rows, batch.relation

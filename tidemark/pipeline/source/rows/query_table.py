@@ -107,8 +107,12 @@ class QueryTable:
 
     def differences(self, relation: Relation, names: frozenset[str] | None = None) -> list[str]:
         """Return the differences of a version from the query, as text; with `names` only those of these columns."""
+        return self.differences_to(columns_of(relation, self.types), names)
+
+    def differences_to(self, columns: tuple[QueryColumn, ...], names: frozenset[str] | None = None) -> list[str]:
+        """Return the differences of other columns from those of the query, as `differences` does."""
         mine = {column.name: column.type for column in self.columns if names is None or column.name in names}
-        theirs = {column.name: column.type for column in columns_of(relation, self.types)}
+        theirs = {column.name: column.type for column in columns}
         gone = [f"{name} is missing" for name in mine if name not in theirs]
         added = [f"{name} is new" for name in theirs if names is None and name not in mine]
         retyped = [

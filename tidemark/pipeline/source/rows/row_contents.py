@@ -1,8 +1,8 @@
 """The rows of one table, with its own types."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import google_crc32c
 import pyarrow as pa
@@ -26,6 +26,7 @@ from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.pipeline.source.rows.query_table import columns_of
 from tidemark.pipeline.source.rows.row_form import RowForm
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
@@ -49,8 +50,20 @@ class RowContents:
     @property
     def columns_id(self) -> str:
         """Return a checksum of the names and types of the query's columns."""
-        text = json.dumps([(one.name, str(one.type)) for one in self.form.wanted])
-        return f"{google_crc32c.value(text.encode()):08x}"
+        return _columns_id(self.form.wanted)
+
+    def change_from(self, outbox: OutboxPort, columns_id: str) -> str:
+        """Return how the columns differ from those that `columns_id` identifies; "" if no version has these."""
+        table = self.form.table
+        for database, relation in reversed(outbox.relations().values()):
+            if not table.contains(database, relation, outbox.beginning):
+                continue
+            former = replace(table, columns=columns_of(relation, table.types))
+            fields = self.form.fields_of(former)
+            chosen = [one for one in fields if one.name in self.form.wanted.names]
+            if columns_id in (_columns_id(fields), _columns_id(chosen)):
+                return ", ".join(former.differences_to(table.columns, self.given))
+        return ""
 
     def wants(self, outbox: OutboxPort, header: ValueHeader) -> bool:
         """Return whether the value has rows of the table, or may remove earlier ones."""
@@ -165,6 +178,11 @@ class RowContents:
                 header.database, outbox.relation(version), outbox.beginning
             )
         return self._is_member[version]
+
+
+def _columns_id(fields: Iterable[pa.Field]) -> str:
+    text = json.dumps([(one.name, str(one.type)) for one in fields])
+    return f"{google_crc32c.value(text.encode()):08x}"
 
 
 def _item(outbox: OutboxPort, header: ValueHeader) -> GroupItem:

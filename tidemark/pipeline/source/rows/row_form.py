@@ -23,6 +23,9 @@ class RowForm(Protocol):
     def wanted(self) -> pa.Schema:
         """Return the columns of the query."""
 
+    def fields_of(self, table: QueryTable) -> list[pa.Field]:
+        """Return all columns that the form has for a table."""
+
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:
         """Return the rows of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
 
