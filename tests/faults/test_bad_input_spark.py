@@ -81,7 +81,10 @@ def test_a_pipeline_that_cannot_start_reports_the_reason(tmp_path: Path) -> None
         outbox.register("totals", is_required=False, kind=ReaderKind.QUERY)
     of_query = refused_run(state, tmp_path / "lake", "--reader", "totals")
     ended(of_query, ExitCode.CONFIG, "reader 'totals' belongs to a streaming query")
-    ended(run(state, tmp_path / "lake", "--master", "moon"), ExitCode.CONFIG, "Spark at moon does not start")
+    for option, value in (("--master", "moon"), ("--master", "yarn"), ("--driver-memory", "1gb")):
+        wrong = run(state, tmp_path / "lake", option, value)
+        ended(wrong, ExitCode.CONFIG, f"{option} {value} ")
+        assert len(wrong.err.splitlines()) == 1, "no trace of a JVM"
     ended(refused_run(state, file / "lake"), ExitCode.CONSUMER_FAILED, f"{file}/lake/_pipeline.lock: ")
     for option, value in (("--batch-bytes", "0"), ("--metrics-port", "65536"), ("--driver", "x")):
         assert refused_run(state, tmp_path / "lake", option, value).code == ExitCode.CONFIG

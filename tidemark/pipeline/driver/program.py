@@ -37,6 +37,7 @@ from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.pipeline.driver.arguments import READER, parse_arguments
 from tidemark.pipeline.driver.capture_place import SERVER_OUTAGE, CapturePlace, ServerPlace, StatePlace
 from tidemark.pipeline.driver.executor_writers import ExecutorWriters
+from tidemark.pipeline.driver.master_url import check_driver_memory, check_master
 from tidemark.pipeline.driver.pipeline_waits import FULL_HINT, SERVER, full_disks
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
@@ -85,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     root = lake_location(given.lake, "--lake")
+    check_master(given.master, os.environ)
+    check_driver_memory(given.driver_memory)
     path = local_path(given.config, "--config") if given.config else None
     config = load_config(path, os.environ)
     lake_config = with_store_options(config.lake, given)
