@@ -245,11 +245,16 @@ def test_the_readers_of_a_server_need_its_token_and_one_place(state: Path, tmp_p
         refused = cdcctl("reader", "list", "--server", url, "--token-file", str(wrong))
         without = cdcctl("reader", "list", "--server", url)
         both = cdcctl("reader", "list", "--server", url, "--state", str(state))
+        no_tls = cdcctl(
+            "reader", "list", "--server", f"grpc+tls://{url.partition('://')[2]}", "--token-file", str(wrong)
+        )
     unreachable = cdcctl("reader", "list", "--server", url, "--token-file", str(wrong))
     assert (refused.code, refused.err.count("refuses the token")) == (ExitCode.CONFIG, 1)
     assert (without.code, without.err.count("--token-file")) == (ExitCode.CONFIG, 1)
+    assert (unreachable.code, unreachable.err.count("does not answer")) == (ExitCode.NODE_UNREACHABLE, 1)
+    assert (no_tls.code, no_tls.err.count("does not use TLS")) == (ExitCode.CONFIG, 1)
+    assert [line.split()[0] for line in no_tls.err.splitlines()] == ["cdcctl:", "hint:"]
     assert (both.code, both.err.count("--state or --server")) == (ExitCode.CONFIG, 1)
-    assert (unreachable.code, unreachable.err.count("does not answer")) == (ExitCode.STATE, 1)
     assert all("Traceback" not in ended.err for ended in (refused, without, both, unreachable))
 
 

@@ -3,6 +3,7 @@
 Each value is checked here against the checksums in its header, so that damage on the way is found as in the file.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ class FlightOutbox:
         self._of_request = flight.FlightCallOptions(timeout=call_s, headers=headers)
         self._of_stream = flight.FlightCallOptions(headers=headers)
         self._relations = ReadVersions()
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC logs failed handshakes; our errors have the reason
         with self._translated():
             roots = {"tls_root_certs": address.roots} if address.roots else {}
             self._client = flight.FlightClient(address.url, generic_options=KEEPALIVE, **roots)

@@ -9,7 +9,7 @@ from tidemark.io.readers.outbox import OutboxTrimmed, ReaderLapsed
 from tidemark.io.readers.reader_use import OtherReaderKind, ReaderTakenOver
 from tidemark.io.state.environment import StateReplaced
 from tidemark.io.state.outbox_table import UnknownReader
-from tidemark.model.errors import ConfigError, Disposition, StateError, TidemarkError, restored_error
+from tidemark.model.errors import ConfigError, Disposition, ExitCode, StateError, TidemarkError, restored_error
 from tidemark.wire.envelope import DamagedValue, NewerValue
 from tidemark.wire.json_form import JsonMismatch
 from tidemark.wire.outbox_requests import ERROR, RemoteError
@@ -19,6 +19,7 @@ class ServerUnreachable(StateError):
     """The outbox server does not answer."""
 
     disposition = Disposition.RETRY
+    exit_code = ExitCode.NODE_UNREACHABLE
     hint = "check that `cdcctl run server` runs there, and host, port and firewall"
 
 
@@ -26,6 +27,7 @@ class ServerBusy(StateError):
     """The outbox server already runs as many requests, or streams of values, as it may."""
 
     disposition = Disposition.RETRY
+    exit_code = ExitCode.NODE_UNREACHABLE
     hint = "run fewer queries at once, or raise server.streams_max on the server's host"
 
 
@@ -48,6 +50,15 @@ class CertificateExpired(CertificateRefused):
     """The certificate of the outbox server has expired."""
 
     hint = "renew server.tls_certificate on the server's host, and restart `cdcctl run server`"
+
+
+class NotTls(ConfigError):
+    """What answers at the address does not use TLS."""
+
+    hint = (
+        "check host and port; `cdcctl run server` uses TLS with server.tls_certificate, and without it accepts only "
+        "grpc:// and grpc+unix:// on its own host"
+    )
 
 
 _KINDS: dict[str, type[TidemarkError]] = {
@@ -83,15 +94,25 @@ def translated_error(error: pa.ArrowException, address: ServerAddress) -> Tidema
     text = _first_line(error)
     if isinstance(error, flight.FlightUnauthenticatedError):
         return TokenRefused(f"the outbox server at {address.url} refuses the token")
-    if "certificate has expired" in text:
-        return CertificateExpired(f"the certificate of the outbox server at {address.url} has expired")
-    if "certificate verify failed" in text or "Hostname Verification" in text or "not match" in text:
-        reason = text.rpartition(": ")[2]
-        return CertificateRefused(f"the certificate of the outbox server at {address.url} is refused: {reason}")
+    if (refused := _refused_tls(text, address.url)) is not None:
+        return refused
     # NB: a server that stops cancels the calls in progress.
     if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError):
         return ServerUnreachable(f"the outbox server at {address.url} does not answer: {text}")
     return StateError(f"the outbox server at {address.url} failed: {text}")
+
+
+def _refused_tls(text: str, url: str) -> ConfigError | None:
+    """Return the error for a handshake of TLS that fails each time; None for another text."""
+    if "certificate has expired" in text:
+        return CertificateExpired(f"the certificate of the outbox server at {url} has expired")
+    if "certificate verify failed" in text or "Hostname Verification" in text or "not match" in text:
+        return CertificateRefused(
+            f"the certificate of the outbox server at {url} is refused: {text.rpartition(': ')[2]}"
+        )
+    if "wrong version number" in text:  # OpenSSL's words for an answer that is not of TLS
+        return NotTls(f"the server at {url} does not use TLS")
+    return None
 
 
 def _sent(error: pa.ArrowException) -> RemoteError | None:
