@@ -11,7 +11,7 @@ from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, column
 from tests.support.servers.small_disk import read_only
 from tidemark.model.errors import Disposition, Fenced
 from tidemark.model.lsn import Oid
-from tidemark.pipeline.lake.lake_lock import LakeLock
+from tidemark.pipeline.lake.lake_lock import LakeLock, UnusableLakeFolder
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions.table_position import TableState
 from tidemark.pipeline.lake.tables.table_errors import LakeFailed
@@ -79,8 +79,12 @@ def test_a_lake_that_cannot_be_created_or_written_is_named_with_its_cause(tmp_pa
                 LakeLock.acquire(folder, IDENTITY, state, "spark", [])
             assert "is writable" in str(raised.value.hint)
     (tmp_path / "file").touch()
-    with pytest.raises(LakeFailed, match=r"file/_pipeline\.lock: (Not a directory|File exists)"):
-        LakeLock.acquire(tmp_path / "file", IDENTITY, state, "spark", [])
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UnusableLakeFolder, match=f"the lake {folder} cannot be a folder: .*/file is a file"):
+            LakeLock.acquire(folder, IDENTITY, state, "spark", [])
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    with pytest.raises(UnusableLakeFolder, match=r"the lake .*dangling cannot be a folder: File exists"):
+        LakeLock.acquire(tmp_path / "dangling", IDENTITY, state, "spark", [])
 
 
 def test_a_lake_that_refuses_writes_during_operation_loses_nothing(tmp_path: Path) -> None:

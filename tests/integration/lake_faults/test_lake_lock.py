@@ -15,9 +15,9 @@ from tidemark.io.host.clock import host_name
 from tidemark.io.host.file_locks import read_holder, write_holder
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import StateError
+from tidemark.model.errors import ExitCode, StateError
 from tidemark.pipeline.lake import lake_lock
-from tidemark.pipeline.lake.lake_lock import FILE, HOLDER, LakeInUse, LakeLock, this_pipeline
+from tidemark.pipeline.lake.lake_lock import FILE, HOLDER, LakeInUse, LakeLock, UnusableLakeFolder, this_pipeline
 from tidemark.pipeline.lake.tables.table_errors import LakeFailed
 from tidemark.pipeline.landing.lake_epoch import hold_lake
 from tidemark.wire.capture_facts import CaptureFacts
@@ -34,10 +34,27 @@ def test_a_lake_whose_lock_belongs_to_another_user_names_both_users(
     monkeypatch.chdir(lake)  # other users cannot access the folders above
     with (
         acting_as_nobody(),
-        pytest.raises(LakeFailed, match=f"{FILE} belongs to the user root and is not writable for nobody") as refusal,
+        pytest.raises(
+            UnusableLakeFolder, match=f"{FILE} belongs to the user root and is not writable for nobody"
+        ) as refusal,
     ):
         LakeLock.acquire(Path(), IDENTITY, tmp_path, "spark", [])
     assert "as one user" in refusal.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user requires root")
+def test_a_lake_that_the_user_may_not_create_is_an_error_of_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    with (
+        acting_as_nobody(),
+        pytest.raises(UnusableLakeFolder, match=r"the lake new cannot be created .*nobody") as refusal,
+    ):
+        LakeLock.acquire(Path("new"), IDENTITY, tmp_path, "spark", [])
+    assert refusal.value.exit_code == ExitCode.CONFIG
+    assert "--lake" in refusal.value.hint
 
 
 def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from typing import Self
 from tidemark.io.host.clock import host_name
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.file_locks import lock_file, read_holder, write_holder
+from tidemark.model.errors import ConfigError
 from tidemark.pipeline.lake.positions.positions import LakeOfAnother
 from tidemark.pipeline.lake.tables.table_errors import LakeFailed, LakeFull
 from tidemark.wire.json_form import JsonForm, JsonMismatch
@@ -103,17 +104,26 @@ class LakeInUse(LakeOfAnother):
     hint = "give each capture a separate lake and a separate name (capture.name), or stop the other pipeline first"
 
 
+class UnusableLakeFolder(ConfigError):
+    """The path of a lake is not that of a folder, or this user may not create it or write there."""
+
+    hint = "give --lake a folder that the user of the pipeline can create or write to"
+
+
 class LakeLock:
     """The lock of one lake, held until it is closed; with `beside` not held until that pipeline ends."""
 
     def __init__(self, path: Path, pipeline: LakeHolder) -> None:
-        """Open and lock `path`; raise `LakeInUse` if another process has it and is no pipeline `beside` this one."""
+        """Open and lock `path`.
+
+        Raises `LakeInUse` if another process has it and is no pipeline `beside` this one, and `UnusableLakeFolder`.
+        """
         self._path, self._pipeline = path, pipeline
         self.beside: LakeHolder | None = None
         self._refusal: LakeInUse | None = None
         self._ended = Event()
         self._taking: Thread | None = None
-        with _writing_lake(path):
+        with _writing_lake(path), _usable_folder(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -193,15 +203,31 @@ class LakeLock:
 
 
 @contextmanager
-def _writing_lake(path: Path) -> Iterator[None]:
+def _usable_folder(path: Path) -> Iterator[None]:
+    """Raise `UnusableLakeFolder` for errors of opening `path` that only an operator can resolve.
+
+    NB: only at the start of a pipeline: a lake that refuses writes later may accept them again.
+    """
     try:
         yield
     except PermissionError as error:
+        user = _name(os.geteuid())
         with suppress(OSError):
-            owner = path.stat().st_uid
-            reason = f"{path} belongs to the user {_name(owner)} and is not writable for {_name(os.geteuid())}"
-            raise LakeFailed(reason, hint=OTHER_USER) from error
-        raise LakeFailed(f"{path}: {error.strerror}") from error
+            owner = _name(path.stat().st_uid)
+            reason = f"{path} belongs to the user {owner} and is not writable for {user}"
+            raise UnusableLakeFolder(reason, hint=OTHER_USER) from error
+        reason = f"the lake {path.parent} cannot be created or written by the user {user}: {error.strerror}"
+        raise UnusableLakeFolder(reason) from error
+    except (FileExistsError, NotADirectoryError) as error:
+        file = next((each for each in path.parents if each.exists() and not each.is_dir()), None)
+        reason = (error.strerror or "") if file is None else f"{file} is a file"
+        raise UnusableLakeFolder(f"the lake {path.parent} cannot be a folder: {reason}") from error
+
+
+@contextmanager
+def _writing_lake(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise (LakeFull if is_full(error) else LakeFailed)(f"{path}: {error.strerror}") from error
 
