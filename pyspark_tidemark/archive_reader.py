@@ -16,6 +16,7 @@ from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.engine.wal_ranges import PlannedRange, plan_ranges
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.loaded_objects import skipping_loaded_objects
+from tidemark.io.state.history_files import base_for
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -33,7 +34,7 @@ from tidemark.runtime.replay.end_marks import has_end
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import cell_bytes_of, check_same_cluster, ends_before, ends_early
 from tidemark.runtime.replay.range_start import begin_range
-from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, map_wal
+from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, map_wal, map_without_base
 from tidemark.wire.transaction_map import load_map
 
 PARTITIONS_MAX = 256
@@ -64,6 +65,7 @@ class PlannedArchive:
     mapped: MappedWal
     from_lsn: Lsn | None
     to_lsn: Lsn | None
+    is_divisible: bool
 
     @classmethod
     def open(cls, options: ArchiveOptions) -> "PlannedArchive":
@@ -77,27 +79,36 @@ class PlannedArchive:
         from_lsn = begin_lsn(archive, view.history, begin) if isinstance(begin, CommitTime) else begin
         to_lsn = None if isinstance(end, CommitTime) else end
         start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, archive=archive)
-        mapped = map_wal(
-            view,
-            folder.history,
-            archive,
-            cell_bytes=cell_bytes_of(archive),
-            from_lsn=start.from_lsn or min(base.lsn for base in view.history.bases),
-            to_lsn=to_lsn,
-            map_file=folder.history / MAP_FILE,
-            file_mode=folder.file_mode,
-        )
+        first_lsn = start.from_lsn or min(base.lsn for base in view.history.bases)
+        has_base = base_for(view.history, first_lsn).lsn >= archive.first_lsn()
+        cell_bytes = cell_bytes_of(archive)
+        if has_base:
+            mapped = map_wal(
+                view,
+                folder.history,
+                archive,
+                cell_bytes=cell_bytes,
+                from_lsn=first_lsn,
+                to_lsn=to_lsn,
+                map_file=folder.history / MAP_FILE,
+                file_mode=folder.file_mode,
+            )
+        else:
+            mapped = map_without_base(
+                view, folder.history, archive, cell_bytes=cell_bytes, begin_lsn=start.lsn, to_lsn=to_lsn
+            )
         end_lsn = mapped.kept.transactions.end_lsn
         if mapped.stopped_by is not None:
             raise mapped.stopped_by
         if to_lsn is not None and end_lsn < to_lsn:
             raise ends_early(archive, end_lsn, to_lsn)
-        return cls(archive, view, mapped, start.from_lsn, to_lsn)
+        return cls(archive, view, mapped, start.from_lsn, to_lsn, has_base)
 
     def ranges(self) -> list[PlannedRange]:
         """Divide the WAL into ranges."""
         found = self.mapped.kept.transactions
-        return list(plan_ranges(found, self.from_lsn, self.to_lsn, count=min(len(found.cuts) + 1, PARTITIONS_MAX)))
+        count = min(len(found.cuts) + 1, PARTITIONS_MAX) if self.is_divisible else 1
+        return list(plan_ranges(found, self.from_lsn, self.to_lsn, count=count))
 
 
 class ArchiveReader(DataSourceReader):

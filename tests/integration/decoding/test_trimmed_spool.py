@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from pyspark_tidemark.archive_source import ArchiveSource
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import cdcctl, refused, reported, succeeded
 from tests.support.servers.postgres import Cluster
@@ -32,6 +33,8 @@ def test_a_spool_that_is_trimmed_is_decoded_from_where_everything_can_be_had(
         sidecar.close()
     cluster.sql("INSERT INTO account VALUES (3, 'x', 'last')", database)
     end = cluster.flush_lsn()
+    cluster.sql("ALTER TABLE account ADD COLUMN added text; SELECT pg_switch_wal()", database)
+    cluster.sql("INSERT INTO account VALUES (4, 'x', 'later', 'with DDL'); SELECT pg_switch_wal()", database)
     with StateStore.open(sidecar.folder, read_only=True) as store:
         confirmed = store.view().horizon
     assert confirmed is not None
@@ -49,6 +52,15 @@ def test_a_spool_that_is_trimmed_is_decoded_from_where_everything_can_be_had(
     assert f"decoding begins at {behind}" in done.err
     assert "archive.keep_bytes" in done.err
     assert succeeded(cdcctl("decode", *common, "--message", "none", "--from", behind)).out == done.out
+    for begin in ({}, {"from": behind}):
+        options = {"state": str(sidecar.folder.root), "archive": str(archive), "table": "account", **begin}
+        source = ArchiveSource(options)
+        reader = source.reader(source.schema())
+        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        assert [(row["id"], row["note"], row["more"], row["added"]) for row in rows] == [
+            (3, "x", "last", None),
+            (4, "x", "later", "with DDL"),
+        ]
     too_early = cdcctl("decode", *common, "--from", early)
     refused(too_early, ExitCode.GAP, early, f"decoding is possible from {behind} on")
     assert "archive.keep_bytes" in reported(too_early.err)[1]

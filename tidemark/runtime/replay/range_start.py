@@ -2,6 +2,7 @@
 
 The state's catalog history ends where the capture has decoded; the map of the transactions has the catalog changes of
 all mapped WAL. Both begin at a base, so the newest base at or below the start and the entries after it are sufficient.
+A map that is not kept may begin elsewhere (`map_without_base`): at an LSN that the state's history covers.
 """
 
 from collections.abc import Callable
@@ -70,14 +71,15 @@ def catalogs_at(
     if view.beginning is None:
         raise StateError("the state has no catalog base", hint="complete it with cdcctl init")
     begins = [base.lsn for base in view.history.bases if kept.transactions.start_lsn <= base.lsn <= lsn]
+    begin_lsn = max(begins, default=min(lsn, kept.transactions.start_lsn))
     base = load_catalogs(
         folder,
         view.history,
         view.journal,
-        max(begins, default=lsn),
+        begin_lsn,
         seeded_lsn=view.beginning.lsn,
         passed_over=passed_over,
     )
-    if begins:
+    if begin_lsn < lsn:
         replay(base, (entry for entry, _ in entries_from(kept.journal, 0)), lsn)
     return base

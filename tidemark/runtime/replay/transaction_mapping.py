@@ -112,6 +112,18 @@ def _without_later_commit(each: OpenAtCut, end_lsn: Lsn) -> OpenAtCut:
     return replace(each, commit_lsn=INVALID_LSN) if each.commit_lsn >= end_lsn else each
 
 
+def map_without_base(
+    view: StateView, folder: Path, archive: ArchiveFolder, *, cell_bytes: int, begin_lsn: Lsn, to_lsn: Lsn | None
+) -> MappedWal:
+    """Return the map from `begin_lsn` on, where no catalog base is: its WAL begins after that of the newest base.
+
+    NB: it is not kept, and its cuts start no range: before the first requested commit, they lack transactions that
+    began before the WAL of the archive.
+    """
+    known = KeptMap(TransactionMap(archive.system_identifier, cell_bytes, begin_lsn, begin_lsn))
+    return _MapPass(view, folder, known).read(archive, to_lsn)
+
+
 class _MapPass:
     """One pass over the WAL after what is `known`."""
 
