@@ -27,6 +27,10 @@ class PresentVersions:
     def __init__(self) -> None:
         self._of: dict[TableKey, dict[Relation, SchemaVersion]] = {}
 
+    def __contains__(self, table: TableKey) -> bool:
+        """Return whether a table has a version."""
+        return table in self._of
+
     def number(self, database: Oid, relation: Relation) -> SchemaVersion | None:
         """Return the number of a version; None if it has none, or the table had another name since."""
         versions = self._of.get((database, relation.oid))
@@ -77,7 +81,8 @@ class SchemaNumbers:
         """Record that tables are dropped; no value after `head` names their versions, unless they come back."""
         for table in tables:
             self._dropped.pop(table, None)
-            self._dropped[table] = head
+            if table in self.present:  # else there is nothing to delete: a state without an outbox has few versions
+                self._dropped[table] = head
 
     def unneeded(self, trimmed: Sequence) -> list[SchemaVersion] | None:
         """Return the versions to delete; None: no search is due. The outbox has values after `trimmed` only."""
@@ -93,8 +98,7 @@ class SchemaNumbers:
             self.named = {number: at for number, at in self.named.items() if number not in deleted}
             self._names = {number: of for number, of in self._names.items() if number not in deleted}
             self.present.forget(deleted)
-        known = self.tables()
-        self._dropped = {table: at for table, at in self._dropped.items() if table in known}
+            self._dropped = {table: at for table, at in self._dropped.items() if table in self.present}
 
     def add(self, new: Mapping[SchemaVersion, tuple[Oid, Relation]], head: int) -> None:
         """Record new versions, ascending, which values up to `head` name."""
