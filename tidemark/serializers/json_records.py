@@ -1,7 +1,7 @@
 """JSON as records: Debezium's envelope, and the row alone."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemark.decode.render.debezium import DebeziumLines
+from tidemark.decode.render.debezium_rows import LETTERS
 from tidemark.decode.render.debezium_schemas import key_schema, table_envelope
 from tidemark.decode.render.flat_json import flat_lines
 from tidemark.decode.render.placed_lines import Lines, LineWriter
 from tidemark.decode.render.row_keys import key_lines
 from tidemark.engine.pool.batch import Batch
-from tidemark.model.change import AFTER, ChangeBatch, EngineEvent, TransactionBoundary
+from tidemark.model.change import AFTER, ChangeBatch, EngineEvent, Op, TransactionBoundary
 from tidemark.model.lsn import Oid
 from tidemark.serializers.debezium_events import DebeziumEvents, schema_head
 from tidemark.serializers.record_columns import RecordColumns, RecordTexts, line_count
@@ -33,7 +34,7 @@ _DATABASE = Oid(1)  # of a batch here: it has the name of its database
 class _JsonRecords(Serializer):
     """Records whose keys and values are lines of JSON."""
 
-    _divides = False  # a change of the key is a delete and a create
+    _ops: Container[Op] = frozenset(Op)  # rows of others have no record
 
     def __init__(self, *, tombstones: bool = True) -> None:
         """`tombstones`: a record without a value follows that of a delete, as Kafka's log compaction needs it."""
@@ -49,7 +50,7 @@ class _JsonRecords(Serializer):
         values = self._values(shown, batch.database, now_ns)
         if values is None:
             return ()
-        keys, deletes = key_lines(shown, divides=self._divides)
+        keys, deletes = key_lines(shown, self._ops)
         key_head, head = self._heads(shown)
         counts = np.zeros(max(values.pieces) + 1, np.int64)
         for variant, pieces in values.pieces.items():
@@ -88,7 +89,7 @@ class DebeziumJson(_JsonRecords):
     Kafka Connect's `JsonConverter` writes and reads with `schemas.enable=true`.
     """
 
-    _divides = True
+    _ops = LETTERS
     settings: Mapping[str, Mapping[str, object]] = {"types": {"decimals": "string"}}
 
     def __init__(self, *, name: str = "tidemark", tombstones: bool = True, schemas: bool = False) -> None:
@@ -134,7 +135,8 @@ class DebeziumJson(_JsonRecords):
 class FlatJson(_JsonRecords):
     """Only the row: its columns, then `__op` and `__deleted`; of a deleted row the known columns.
 
-    Unchanged values that are not in WAL are left out. The forms of values are those of `cdcctl decode --format jsonl`.
+    An update that changes the key is a delete and an insert. Unchanged values that are not in WAL are left out. The
+    forms of values are those of `cdcctl decode --format jsonl`.
     """
 
     def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:

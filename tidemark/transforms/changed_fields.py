@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.transforms.transform import BoundTransform, TableShape, Transform, children, rebuilt
-from tidemark.transforms.unchanged import Bits, unchanged_bits, with_unchanged
+from tidemark.transforms.unchanged import Bits, are_equal, unchanged_bits, with_unchanged
 
 
 class ChangedFieldsOnly(Transform):
@@ -51,17 +51,8 @@ class ChangedFieldsOnly(Transform):
 
 def _equal_bits(rows: pa.RecordBatch) -> Bits:
     before, after = children(rows.column(BEFORE)), children(rows.column(AFTER))
-    bits: Bits = np.column_stack([_equal(old, new) for old, new in zip(before, after, strict=True)])
+    bits: Bits = np.column_stack([are_equal(old, new) for old, new in zip(before, after, strict=True)])
     return bits
-
-
-def _equal(old: pa.Array, new: pa.Array) -> Bits:
-    if pa.types.is_nested(old.type):  # no kernel compares lists
-        found: Bits = np.array([a == b for a, b in zip(old.to_pylist(), new.to_pylist(), strict=True)], dtype=np.bool_)
-        return found
-    both_missing = pc.and_(pc.is_null(old), pc.is_null(new))
-    equal = pc.or_(both_missing, pc.coalesce(pc.equal(old, new), pa.scalar(False)))
-    return np.asarray(equal.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _without(batch: Batch, shape: TableShape, bits: Bits) -> Batch:

@@ -39,11 +39,9 @@ class ColumnName:
 
         Raise `BadTransform` if the table and the column are named without patterns, and there is no such column.
         """
-        relation = shape.relation
-        if not (fnmatchcase(relation.namespace, self.schema) and fnmatchcase(relation.name, self.table)):
-            return ()
-        found = tuple(name for name in shape.names if any(fnmatchcase(name, own) for own in self.names))
-        if not found and not any(_WILD.search(part) for part in (self.schema, self.table, *self.names)):
+        found = self._matching(shape)
+        is_plain = not any(_WILD.search(part) for part in (self.schema, self.table, *self.names))
+        if is_plain and not found and self._is_of(shape):
             raise BadTransform(
                 f"{transform}: {shape.table} has no column {' or '.join(self.names)}; "
                 f"its columns are {', '.join(shape.names)}",
@@ -51,6 +49,19 @@ class ColumnName:
                 "nothing of this version of the table was delivered",
             )
         return found
+
+    def is_in(self, shape: TableShape) -> bool:
+        """Return whether a table has a matching column."""
+        return bool(self._matching(shape))
+
+    def _is_of(self, shape: TableShape) -> bool:
+        relation = shape.relation
+        return fnmatchcase(relation.namespace, self.schema) and fnmatchcase(relation.name, self.table)
+
+    def _matching(self, shape: TableShape) -> tuple[str, ...]:
+        if not self._is_of(shape):
+            return ()
+        return tuple(name for name in shape.names if any(fnmatchcase(name, own) for own in self.names))
 
 
 def _unquoted(part: str) -> str:

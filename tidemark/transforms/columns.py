@@ -1,5 +1,6 @@
 """Drop, Rename and Cast: the columns of a table, their names and their types. The key keeps its columns."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,6 +29,10 @@ class Drop(Transform):
 
     def __str__(self) -> str:
         return f"Drop({', '.join(repr(column.text) for column in self._columns)})"
+
+    def named(self, shape: TableShape) -> Mapping[str, bool]:
+        """Return the patterns for columns, and whether the table has a matching one."""
+        return {column.text: column.is_in(shape) for column in self._columns}
 
     def bind(self, shape: TableShape) -> BoundTransform | None:
         """Return the table without the columns; raise `BadTransform` for one of the key."""
@@ -62,6 +67,10 @@ class Rename(Transform):
 
     def __str__(self) -> str:
         return f"Rename({self._column.text!r}, {self._to!r})"
+
+    def named(self, shape: TableShape) -> Mapping[str, bool]:
+        """Return the patterns for columns, and whether the table has a matching one."""
+        return {self._column.text: self._column.is_in(shape)}
 
     def bind(self, shape: TableShape) -> BoundTransform | None:
         """Return the table with the new name."""
@@ -99,6 +108,10 @@ class Cast(Transform):
 
     def __str__(self) -> str:
         return f"Cast({self._column.text!r}, {str(self._to)!r})"
+
+    def named(self, shape: TableShape) -> Mapping[str, bool]:
+        """Return the patterns for columns, and whether the table has a matching one."""
+        return {self._column.text: self._column.is_in(shape)}
 
     def bind(self, shape: TableShape) -> BoundTransform | None:
         """Return the table with the new type; raise `BadTransform` if a column cannot be cast."""

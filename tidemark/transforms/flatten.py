@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from tidemark.engine.pool.batch import DELETED, META_NAMES, Batch
 from tidemark.model.change import AFTER, BEFORE, Op
+from tidemark.transforms.key_changes import divided
 from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, children
 
 DELETES = ("mark", "drop")
@@ -16,7 +17,9 @@ DELETES = ("mark", "drop")
 class Flatten(Transform):
     """Makes each change a flat row: that of `_after`, for a delete the known part of `_before`.
 
-    `deletes="mark"` adds the column `_deleted`; "drop" leaves deletes out. It must be the last transform.
+    `deletes="mark"` adds the column `_deleted`; "drop" leaves deletes out. It must be the last transform. An update
+    that changes the key becomes two rows with its position, a delete with the old key and an insert; "drop" leaves the
+    first one out.
     """
 
     keeps_tables = False
@@ -42,7 +45,7 @@ class Flatten(Transform):
             )
 
         def step(batch: Batch) -> Sequence[Batch]:
-            rows = batch.arrow
+            rows = divided(batch.arrow, shape.key)
             is_delete = pc.equal(rows.column("_op"), Op.DELETE.value)
             if self._drops and pc.any(is_delete).as_py():
                 rows = rows.filter(pc.invert(is_delete))

@@ -5,7 +5,7 @@ key is refused: rows are matched by it, here and in every target.
 """
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 
 import pyarrow as pa
@@ -55,6 +55,10 @@ class Mask(Transform):
 
     def __str__(self) -> str:
         return f"Mask({', '.join(repr(column.text) for column in self._columns)})"
+
+    def named(self, shape: TableShape) -> Mapping[str, bool]:
+        """Return the patterns for columns, and whether the table has a matching one."""
+        return {column.text: column.is_in(shape) for column in self._columns}
 
     def bind(self, shape: TableShape) -> BoundTransform | None:
         """Return the masked columns; raise `BadTransform` for one of the key."""

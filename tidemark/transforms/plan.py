@@ -49,7 +49,12 @@ class TransformPlans:
         # NB: all definitions at the start, because a function may fill what its closure has.
         self._transforms = [(transform, transform.definition) for transform in transforms]
         self._columns_of = columns_of
+        self._named: dict[tuple[int, str], bool] = {}  # by the index of a transform, and a pattern of its arguments
         self._plans: OrderedDict[tuple[str, Relation], TransformPlan] = OrderedDict()
+
+    def unmatched(self) -> list[tuple[Transform, str]]:
+        """Return the patterns of transforms that none of the versions planned so far has; [] before the first."""
+        return [(self._transforms[index][0], pattern) for (index, pattern), found in self._named.items() if not found]
 
     def plan(self, database: str, relation: Relation) -> TransformPlan:
         """Return the plan of a version. Raise `BadTransform` if a transform does not fit it."""
@@ -82,7 +87,8 @@ class TransformPlans:
         shape = TableShape.of(database, relation, self._columns_of(relation))
         steps: list[BatchStep] = []
         identities: list[str] = []
-        for transform, definition in self._transforms:
+        for index, (transform, definition) in enumerate(self._transforms):
+            self._note_names(index, transform, shape)
             bound = bind(transform, shape)
             if bound is not None:
                 shape = bound.shape
@@ -90,6 +96,11 @@ class TransformPlans:
                 identities.append(definition)
         columns = _described(shape, self._columns_of(relation))
         return TransformPlan(shape, tuple(steps), columns, joined_identity(identities))
+
+    def _note_names(self, index: int, transform: Transform, shape: TableShape) -> None:
+        applies = transform.has_column is None or transform.has_column in shape.names
+        for pattern, is_there in transform.named(shape).items():
+            self._named[index, pattern] = (applies and is_there) or self._named.get((index, pattern), False)
 
 
 def _described(shape: TableShape, source: pa.StructType) -> tuple[Column, ...]:

@@ -15,11 +15,13 @@ from typing import ClassVar, Concatenate, ParamSpec, Self
 import pyarrow as pa
 
 from tidemark.engine.pool.batch import Batch, key_of
+from tidemark.engine.selection import matches
 from tidemark.model.change import Op, batch_schema
 from tidemark.model.errors import ConfigError, Disposition, ExitCode, TidemarkError
 from tidemark.model.relation import Relation
 from tidemark.transforms.identity import identity_of
 
+EVERY_TABLE = "*.*"
 BatchStep = Callable[[Batch], Sequence[Batch]]
 
 
@@ -109,7 +111,7 @@ class Transform(ABC):
     """Changes batches of the tables that it matches; the table is always the one in the source."""
 
     keeps_tables: ClassVar[bool] = True  # False: its batches have another name, or are flat
-    tables: str | Sequence[str] = "*.*"
+    tables: str | Sequence[str] = EVERY_TABLE
     has_column: str | None = None
 
     def __init_subclass__(cls) -> None:
@@ -134,6 +136,14 @@ class Transform(ABC):
         names = getattr(type(self), "__dataclass_fields__", ())  # of a dataclass, made after `__init_subclass__`
         given = {name: getattr(self, name) for name in names} or vars(self).get("_given", {})
         return identity_of(type(self), given)
+
+    def named(self, shape: TableShape) -> Mapping[str, bool]:
+        """Return the patterns that the arguments name tables or columns by, and whether the table has any such.
+
+        A pattern that no captured table has is reported at the start: it may be mistyped. "*.*" needs no table.
+        """
+        tables = (self.tables,) if isinstance(self.tables, str) else self.tables
+        return {pattern: matches(shape.table, (pattern,)) for pattern in tables if pattern != EVERY_TABLE}
 
     @abstractmethod
     def bind(self, shape: TableShape) -> BoundTransform | None:

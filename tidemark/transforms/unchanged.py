@@ -1,8 +1,12 @@
-"""The column `_unchanged`: for each row a bitmap of columns of `_after` whose value did not change and is absent."""
+"""The column `_unchanged`: for each row a bitmap of columns of `_after` whose value did not change and is absent.
+
+Also the comparison of two columns.
+"""
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import UNCHANGED
@@ -36,3 +40,13 @@ def select_unchanged(batch: Batch, former: FormerIndexes, count: int) -> Batch:
     if batch.arrow.column(UNCHANGED).null_count == len(batch):
         return batch
     return with_unchanged(batch, unchanged_bits(batch.arrow, count)[:, former] & (former >= 0))
+
+
+def are_equal(old: pa.Array, new: pa.Array) -> Bits:
+    """Return in which rows two columns have equal values; NULL is equal to NULL."""
+    if pa.types.is_nested(old.type):  # no kernel compares lists
+        found: Bits = np.array([a == b for a, b in zip(old.to_pylist(), new.to_pylist(), strict=True)], dtype=np.bool_)
+        return found
+    both_missing = pc.and_(pc.is_null(old), pc.is_null(new))
+    equal = pc.or_(both_missing, pc.coalesce(pc.equal(old, new), pa.scalar(False)))
+    return np.asarray(equal.to_numpy(zero_copy_only=False), dtype=np.bool_)

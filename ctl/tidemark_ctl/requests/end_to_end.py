@@ -39,6 +39,7 @@ from tidemark_ctl.views.render import Tree
 POLL_S = 0.2
 SEQUENCE_BITS = 48  # enough to distinguish any two checks
 LOG_HINT = "see its log; `cdcctl status` shows all positions"
+ROOM_HINT = "free space on the disk, or let the readers confirm (`cdcctl reader list`), and check again"
 
 
 class LegName(Enum):
@@ -192,15 +193,7 @@ class EndToEndCheck:
         if passed is not None:
             return passed
         answer = send_request(self._store.folder, Role.SIDECAR, "status") or {}
-        if answer.get("copying"):
-            return Leg(
-                LegEnd.PENDING,
-                "the first copy is running, and decoding begins after it",
-                "wait for its end, and check again",
-            )
-        link = answer.get("link")
-        how = f"; its connection to the node is {link}" if link else ""
-        return Leg(LegEnd.PENDING, f"the sidecar has not read the marker in the stream{how}", LOG_HINT)
+        return Leg(LegEnd.PENDING, *_unread(answer))
 
     def _archive(self, observed: Observation, written: _SentMarker) -> Leg:
         """Check whether the archiver has read the marker in the archive, also if it does not deliver."""
@@ -356,6 +349,17 @@ def _engine_leg(observed: Observation, written: _SentMarker) -> Leg:
     if not engine.is_running:
         return Leg(LegEnd.BROKEN, str(engine), engine.hint)
     return Leg(LegEnd.RESTS, f"{engine} captures and delivers")
+
+
+def _unread(answer: Mapping[str, Json]) -> tuple[str, str]:
+    """Return why a sidecar, by its status, has not read the marker in the stream, and what to do."""
+    if reason := answer.get("waits_for_room"):
+        return f"the sidecar waits for room: {reason}", ROOM_HINT
+    if answer.get("copying"):
+        return "the first copy is running, and decoding begins after it", "wait for its end, and check again"
+    link = answer.get("link")
+    how = f"; its connection to the node is {link}" if link else ""
+    return f"the sidecar has not read the marker in the stream{how}", LOG_HINT
 
 
 def _broken_process(process: Process) -> Leg:

@@ -16,10 +16,11 @@ from tidemark.engine.ring import Ring
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Position
-from tidemark.runtime.capture.decoding import DecodeThread, WalReader
+from tidemark.runtime.capture.decode_thread import DecodeThread
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.stream_lease import NEXT, LeaseEvent, LeaseState, StreamLease
+from tidemark.runtime.capture.wal_reader import WalReader
 from tidemark.wal.segments import WalSlice
 
 

@@ -87,7 +87,7 @@ def test_known_columns_of_an_old_row_are_those_of_its_replica_identity(
 
 @pytest.mark.feature("P05")
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-def test_a_toasted_value_is_complete_when_it_is_written_and_is_marked_when_it_is_not(
+def test_a_toasted_value_is_complete_where_wal_has_it_and_is_marked_where_not(
     cluster: Cluster, database: str, ours: GroupCollector, identity: str
 ) -> None:
     first, second = "first " * 3000, "second " * 3000
@@ -100,14 +100,15 @@ def test_a_toasted_value_is_complete_when_it_is_written_and_is_marked_when_it_is
         sql(session, "UPDATE kept SET doc = NULL")
         sql(session, f"UPDATE kept SET doc = '{second}'")
         sql(session, "UPDATE kept SET id = 2")
-    of_doc = bytes([0b100])
+    is_known = identity == "FULL"  # by the old row
+    of_doc = None if is_known else bytes([0b100])
     rows = change_log(items(ours), "kept")
     assert [(found["_unchanged"], found["_after"]) for found in rows] == [
         (None, {"id": 1, "note": "a", "doc": first}),
-        (of_doc, {"id": 1, "note": "b", "doc": None}),
+        (of_doc, {"id": 1, "note": "b", "doc": first if is_known else None}),
         (None, {"id": 1, "note": "b", "doc": None}),
         (None, {"id": 1, "note": "b", "doc": second}),
-        (of_doc, {"id": 2, "note": "b", "doc": None}),
+        (of_doc, {"id": 2, "note": "b", "doc": second if is_known else None}),
     ]
     if identity == "FULL":  # the server reads it back for the old row
         assert [found["_before"] for found in rows[1:]] == [
@@ -116,3 +117,23 @@ def test_a_toasted_value_is_complete_when_it_is_written_and_is_marked_when_it_is
             {"id": 1, "note": "b", "doc": None},
             {"id": 1, "note": "b", "doc": second},
         ]
+
+
+@pytest.mark.parametrize("in_one_transaction", [False, True])
+def test_an_update_that_leaves_a_toasted_key_has_the_key_in_both_rows(
+    cluster: Cluster, database: str, ours: GroupCollector, *, in_one_transaction: bool
+) -> None:
+    key, other = "k" * 2600, "o" * 2600  # an index entry has up to 2,704 bytes
+    with cluster.connect(database, autocommit=not in_one_transaction) as session:
+        sql(session, "CREATE TABLE keyed (name text PRIMARY KEY, number int, doc text)")
+        sql(session, "ALTER TABLE keyed ALTER name SET STORAGE EXTERNAL, ALTER doc SET STORAGE EXTERNAL")
+        sql(session, f"INSERT INTO keyed VALUES ('{key}', 1, '{'d' * 9000}')")
+        sql(session, "UPDATE keyed SET number = 2")
+        sql(session, f"UPDATE keyed SET name = '{other}'")
+        session.commit()
+    rows = change_log(items(ours), "keyed")[1:]
+    of_doc = bytes([0b100])
+    assert [(row["_before_kind"], row["_before"], row["_after"], row["_unchanged"]) for row in rows] == [
+        (KEY, {"name": key, "number": None, "doc": None}, {"name": key, "number": 2, "doc": None}, of_doc),
+        (KEY, {"name": key, "number": None, "doc": None}, {"name": other, "number": 2, "doc": None}, of_doc),
+    ]

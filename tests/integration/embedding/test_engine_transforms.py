@@ -26,6 +26,7 @@ from tidemark import (
     SchemaEvent,
     Secret,
 )
+from tidemark.runtime.delivery.targets import UNMATCHED
 
 KEY = Secret(b"0123456789abcdef")
 DEADLINE_S = 60.0
@@ -317,3 +318,17 @@ def test_a_restart_of_the_capture_for_a_copy_announces_no_transform_that_filled_
         wait_until(lambda: len(collected.rows) == 2)
     assert [event for event in events if isinstance(event, SchemaEvent)] == []
     assert seen
+
+
+@pytest.mark.usefixtures("customers")
+def test_a_transform_that_names_no_captured_table_or_column_is_a_warning_at_each_start(
+    cluster: Cluster, database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transforms = [Mask("public.customers.email", "public.custmers.email"), Drop("public.*.notes")]
+    for _ in range(2):
+        caplog.clear()
+        with Engine(cluster.dsn(database), state=tmp_path / "state", handler=CollectedRows(), transforms=transforms):
+            warnings = [line for line in caplog.text.splitlines() if UNMATCHED in line]
+        assert len(warnings) == 2
+        assert "pattern=public.custmers.email" in warnings[0]
+        assert "pattern=public.*.notes" in warnings[1]

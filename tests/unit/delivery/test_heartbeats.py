@@ -19,10 +19,11 @@ from tidemark.model.change import ChangeGroup, LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.message_prefix import HEARTBEAT_PREFIX
 from tidemark.model.position import Pointer, Position
-from tidemark.runtime.capture.decoding import DecodeThread, WalReader
+from tidemark.runtime.capture.decode_thread import DecodeThread
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.heartbeats import with_heartbeats
 from tidemark.runtime.capture.stream_lease import StreamLease
+from tidemark.runtime.capture.wal_reader import WalReader
 
 pytestmark = pytest.mark.feature("U18")
 DATABASES = [Oid(5), Oid(16384)]

@@ -170,11 +170,19 @@ def test_flat_records_have_the_row_alone() -> None:
         ({"id": 1}, {**ANN, "__op": "i", "__deleted": False}),
         ({"id": 1}, {**ANN, "name": "Bea", "__op": "u", "__deleted": False}),
     ]
-    assert loaded(records)[3:5] == [
+    assert loaded(records)[2:7] == [
+        ({"id": 1}, {**ANN, "__op": "d", "__deleted": True}),  # its key changed
+        ({"id": 1}, None),
+        ({"id": 2}, {**ANN, "id": 2, "__op": "i", "__deleted": False}),
         ({"id": 2}, {"id": 2, "name": "Bea", "email": None, "__op": "d", "__deleted": True}),
         ({"id": 2}, None),
     ]
-    assert [record.row for record in records] == [0, 1, 2, 3, 3, 4]
+    assert [record.row for record in records] == [0, 1, 2, 2, 2, 3, 3, 4]
+
+
+def test_flat_records_have_rows_of_every_op() -> None:
+    rows = batch_of(("r", None, ANN), ("s", None, ANN), of=TABLE)
+    assert [value["__op"] for _, value in loaded(FlatJson().records(rows, NOW_NS))] == ["r", "s"]  # type: ignore[index]
 
 
 def test_a_table_without_a_key_has_records_without_keys_and_tombstones() -> None:

@@ -53,3 +53,21 @@ def test_a_missing_column_after_a_change_is_refused_by_its_name() -> None:
     with pytest.raises(BadTransform, match=r"public.customers has no column email; its columns are id, mail") as raised:
         plans.check_change("shop", OLD, customers("id", "mail"))
     assert '"public.customers.email|new_name"' in raised.value.hint
+
+
+def test_patterns_that_no_version_has_are_known() -> None:
+    transforms = [
+        Mask("public.customers.email", "public.custmers.email"),
+        Mask("public.*.emial"),
+        Drop("customers.notes", has_column="phone"),
+        Filter("id > 1", tables=["public.customers", "public.ordes"]),
+        Filter("id > 1", has_column="id"),
+    ]
+    plans = TransformPlans(transforms, columns_of)
+    assert plans.unmatched() == []
+    plans.plan("shop", customers("id", "email", "notes"))
+    patterns = ["public.custmers.email", "public.*.emial", "customers.notes", "public.ordes"]
+    assert [pattern for _, pattern in plans.unmatched()] == patterns
+    assert [str(transform) for transform, _ in plans.unmatched()][1] == "Mask('public.*.emial')"
+    plans.plan("shop", customers("id", "email", "notes", "phone"))
+    assert "customers.notes" not in [pattern for _, pattern in plans.unmatched()]

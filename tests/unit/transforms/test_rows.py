@@ -1,5 +1,7 @@
 """Filter, Route, ChangedFieldsOnly, Flatten and OutboxRouter: which rows remain, and under which name."""
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
@@ -112,6 +114,34 @@ def test_flat_rows_have_their_columns_beside_the_metadata() -> None:
     (found,) = bound(Flatten(deletes="drop")).apply(batch_of(*ROWS))
     assert found.arrow.column("id").to_pylist() == [1, 2, 3, 5]
     assert bound(Flatten(deletes="drop")).apply(batch_of(ROWS[3])) == ()
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_an_update_that_changes_the_key_is_a_delete_and_an_insert_in_flat_rows(*, is_full: bool) -> None:
+    table = with_full_identity(customers()) if is_full else customers()
+    old: dict[str, object] = {"id": 1, "name": "eu"} if is_full else {"id": 1}
+    rows: list[SampleRow] = [
+        ("u", old, {"id": 1, "name": "us"}),  # of DEFAULT: a part of the key is TOASTed
+        ("u", old, {"id": 2, "name": "us"}),
+        ("u", None, {"id": 2, "name": "asia"}),
+        ("d", {"id": 2}, None),
+    ]
+    batch = batch_of(*rows, of=table, unchanged=[None, bytes([0b100]), None, None])
+    (found,) = bound(Flatten(), to=table).apply(batch)
+    assert rows_of(found) == [
+        ("u", None, {"_deleted": False, "id": 1, "name": "us"}),
+        ("d", None, {"_deleted": True, **old}),
+        ("i", None, {"_deleted": False, "id": 2, "name": "us"}),
+        ("u", None, {"_deleted": False, "id": 2, "name": "asia"}),
+        ("d", None, {"_deleted": True, "id": 2}),
+    ]
+    assert [change.unchanged for change in found] == [(), (), ("email",), (), ()]
+    assert [position.ordinal for position in found.positions()] == [1, 2, 2, 3, 4]
+    (found,) = bound(Flatten(deletes="drop"), to=table).apply(batch)
+    assert [op for op, _, _ in rows_of(found)] == ["u", "i", "u"]
+    keyless = bound(Flatten(), to=dataclasses.replace(table, primary_key=(), identity_columns=()))
+    (found,) = keyless.apply(batch)
+    assert [op for op, _, _ in rows_of(found)] == ["u", "u", "u", "d"]
 
 
 def test_flatten_is_refused_where_names_collide_and_before_other_transforms() -> None:

@@ -4,7 +4,7 @@ cimport cython
 
 from tidemark.decode.datum.deforming cimport mark_unchanged, present
 
-cdef long long UNIT_BITS, UNIT_OFFSETS, MARKED_NODE, MARKED_BUFFER
+cdef long long UNIT_BITS, UNIT_OFFSETS, MARKED_NODE, MARKED_BUFFER, EXTERNAL_KIND, AT_EXTERNAL
 
 
 cpdef int clear(unsigned char[::1] out, long long start, long long stop) except -1
@@ -19,6 +19,12 @@ cpdef int put_buffer(unsigned long long[::1] words, long long buffer, long long 
 @cython.locals(rows="long long", nulls="long long", size="long long", row="long long")
 cpdef long long survey(const long long[::1] tuple_at, const long long[::1] tuple_length,
                        long long[::1] totals) except -1
+
+
+@cython.locals(filled="long long", columns="long long", rows="long long", column="long long", cell="long long")
+cpdef long long fill_unchanged(long long[::1] locations, long long[::1] sizes, const long long[::1] old_locations,
+                               const long long[::1] old_sizes, long long[::1] absent,
+                               long long[::1] kinds) except? -2
 
 
 cdef long long put_64(const long long[::1] values, long long rows, unsigned char[::1] out, long long at) except -1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.datum.deforming import mark_unchanged, present
+from tidemark.decode.datum.deforming import EXTERNAL, Location, mark_unchanged, present
 
 try:
     import cython
@@ -37,6 +37,8 @@ UNIT_BITS = BITS
 UNIT_OFFSETS = OFFSETS
 MARKED_NODE = UNCHANGED_NODE
 MARKED_BUFFER = UNCHANGED_BUFFER
+EXTERNAL_KIND = int(EXTERNAL)
+AT_EXTERNAL = int(Location.EXTERNAL)
 
 
 def clear(out: OutBytes, start: int, stop: int) -> int:
@@ -78,6 +80,30 @@ def survey(tuple_at: Integers, tuple_length: Integers, totals: Integers) -> int:
                 size += tuple_length[row]
     totals[0] += size
     return nulls
+
+
+def fill_unchanged(
+    locations: Integers, sizes: Integers, old_locations: Integers, old_sizes: Integers, absent: Integers,
+    kinds: Integers,
+) -> int:  # fmt: skip
+    """Locate unchanged (external) values in the old tuples that have them; return their bytes.
+
+    An old tuple has all values with REPLICA IDENTITY FULL, and the whole key if a part of the key is external
+    (heapam.c, `ExtractReplicaIdentity`). `absent` counts the absent values of each column, `kinds` the external ones.
+    """
+    filled = 0
+    columns = len(absent)
+    rows = len(locations) // columns if columns > 0 else 0
+    with cython.nogil:
+        for column in range(columns):
+            for cell in range(column * rows, column * rows + rows):
+                if locations[cell] == AT_EXTERNAL and old_locations[cell] >= 0:
+                    locations[cell] = old_locations[cell]
+                    sizes[cell] = old_sizes[cell]
+                    filled += old_sizes[cell]
+                    absent[column] -= 1
+                    kinds[EXTERNAL_KIND] -= 1
+    return filled
 
 
 def put_64(values: Integers, rows: int, out: OutBytes, at: int) -> int:

@@ -161,6 +161,10 @@ class BatchBuilder:
         """Return the record batch of all rows."""
         before = self._locator.side(rows.data, rows.lsn, rows.old_at, rows.old_length)
         after = self._locator.side(rows.data, rows.lsn, rows.new_at, rows.new_length)
+        if before.any_tuple and after.kinds[deforming.EXTERNAL]:
+            after.byte_count += batch_body.fill_unchanged(
+                after.locations, after.sizes, before.locations, before.sizes, after.absent, after.kinds
+            )
         count, form, plan = len(rows), self._shape.form, self._shape.plan
         external = after.kinds[deforming.EXTERNAL]
         space = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from tidemark.decode.arrow.batch_body cimport put_nothing, put_rows, put_unchanged, put_validity, survey
+from tidemark.decode.arrow.batch_body cimport fill_unchanged, put_nothing, put_rows, put_unchanged, put_validity, survey
 from tidemark.decode.arrow.batch_columns cimport put_columns
 from tidemark.decode.datum.deforming cimport locate
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tidemark.decode.arrow.batch_body import (
     META_BUFFERS,
     META_NODES,
+    fill_unchanged,
     put_nothing,
     put_rows,
     put_unchanged,
@@ -206,6 +207,13 @@ class SmallBatches:
             self.locations[cells : 2 * cells], self.sizes[cells : 2 * cells], self.counts[width : 2 * width],
         ) < 0:  # fmt: skip
             return LEFT
+        if self.counts[EXTERNAL_VALUES] > 0 and old_nulls < rows:
+            space += fill_unchanged(
+                self.locations[:cells], self.sizes[:cells], self.locations[cells : 2 * cells],
+                self.sizes[cells : 2 * cells], self.counts[COUNTED : COUNTED + columns], self.counts[:COUNTED],
+            )  # fmt: skip
+            if body + space + self.counts[width - 1] + self.counts[2 * width - 1] > len(self.out):
+                return LEFT
         if cython.compiled:
             memcpy(cython.address(self.out[0]), cython.address(shape.head[0]), body)
         else:

@@ -1,7 +1,13 @@
-"""Rows alone as JSON lines: the columns, then `__op` and `__deleted`, in the forms of `jsonl`."""
+"""Rows alone as JSON lines: the columns, then `__op` and `__deleted`, in the forms of `jsonl`.
+
+An update that changes the primary key is a delete and an insert: the row of the old key does not exist any more.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 
+from tidemark.decode.render.debezium_rows import Sides
 from tidemark.decode.render.json_columns import fixed
 from tidemark.decode.render.jsonl import RowObjects
 from tidemark.decode.render.placed_lines import Lines, Piece
@@ -10,17 +16,25 @@ from tidemark.model.change import ChangeBatch, Op
 
 
 def flat_lines(batch: ChangeBatch) -> Lines | None:
-    """Return a line for each row; None if there are no rows."""
+    """Return a line for each row, two for one that changes its key; None if there are no rows."""
     rows = batch.rows
     if not len(rows):
         return None
-    variants, kinds = kinds_of(rows, None)
+    variants, kinds = kinds_of(rows, Sides(batch.relation, rows).moved())
     objects = RowObjects(batch)
     pieces: dict[int, list[Piece]] = {}
     for number, kind in kinds.items():
-        row, is_delete = objects.row(kind), kind.op is Op.DELETE
-        end = f'"__op":"{kind.op.value}","__deleted":{"true" if is_delete else "false"}}}\n'
-        # The object of the row continues: its closing brace is left out.
-        pieces[number] = [*row[:-1], f"{',' if len(row) > 1 else '{'}{end}".encode()]
+        if kind.moved:
+            deletion = _line(objects.old_row(kind), Op.DELETE)
+            pieces[number] = [*deletion, *_line(objects.row(kind), Op.INSERT)]
+        else:
+            pieces[number] = _line(objects.row(kind), kind.op)
     commit_lsn, ordinal = (fixed(rows.column(name), np.int64) for name in ("_commit_lsn", "_ordinal"))
     return Lines(commit_lsn, ordinal, variants, pieces)
+
+
+def _line(row: Sequence[Piece], op: Op) -> list[Piece]:
+    """Return the line of a row; the object of the row continues: its closing brace is left out."""
+    is_deleted = "true" if op is Op.DELETE else "false"
+    end = f'"__op":"{op.value}","__deleted":{is_deleted}}}\n'
+    return [*row[:-1], f"{',' if len(row) > 1 else '{'}{end}".encode()]

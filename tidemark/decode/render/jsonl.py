@@ -9,7 +9,7 @@ numbers), and bytes are hex after a backslash and x.
 Whole columns are converted to text, and rows are assembled from them: no dictionary for each row.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring
 
 import numpy as np
@@ -243,8 +243,7 @@ class RowObjects:
             shown = [index for index in locations if kind.before_kind is BeforeKind.FULL or index in self._key]
             pieces += [b',"before":', *self._object(self._old, shown)]
         if kind.has_after:
-            known = [index for index in locations if not kind.is_unchanged(index)]
-            pieces += [b',"after":', *self._object(self._new, known)]
+            pieces += [b',"after":', *self._object(self._new, self._known(kind))]
         if kind.unchanged is not None:
             unchanged: list[JsonMember] = [self._names[index] for index in locations if kind.is_unchanged(index)]
             pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
@@ -252,14 +251,20 @@ class RowObjects:
 
     def row(self, kind: RowKind) -> list[Piece]:
         """Return the new row of a kind of rows, for a delete what is known of the old one."""
-        locations = range(len(self._names))
         if not kind.has_after:
-            is_full = kind.before_kind is BeforeKind.FULL
-            shown = [index for index in locations if is_full or index in self._key]
-            return self._object(self._old, shown if self._old else [])
-        return self._object(self._new, [index for index in locations if not kind.is_unchanged(index)])
+            return self.old_row(kind)
+        return self._object(self._new, self._known(kind))
 
-    def _object(self, columns: list[TextColumn], locations: list[int]) -> list[Piece]:
+    def old_row(self, kind: RowKind) -> list[Piece]:
+        """Return what is known of the old row of a kind of rows."""
+        is_full = kind.before_kind is BeforeKind.FULL
+        shown = [index for index in range(len(self._names)) if is_full or index in self._key]
+        return self._object(self._old, shown if self._old else [])
+
+    def _known(self, kind: RowKind) -> list[int]:
+        return [index for index in range(len(self._names)) if not kind.is_unchanged(index)]
+
+    def _object(self, columns: Sequence[TextColumn], locations: Sequence[int]) -> list[Piece]:
         if not locations:
             return [b"{}"]
         pieces: list[Piece] = []

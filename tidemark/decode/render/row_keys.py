@@ -1,4 +1,6 @@
-"""The keys of changes as JSON objects: for each line of `debezium` one, in the same order."""
+"""The keys of changes as JSON objects: for each line of `debezium` or `flat_json` one, in the same order."""
+
+from collections.abc import Container
 
 import numpy as np
 
@@ -11,18 +13,18 @@ from tidemark.model.change import ChangeBatch, Op
 NO_KEY: list[Piece] = [b"null\n"]
 
 
-def key_lines(batch: ChangeBatch, *, divides: bool = True) -> tuple[Lines, RowFlags]:
+def key_lines(batch: ChangeBatch, ops: Container[Op] = LETTERS) -> tuple[Lines, RowFlags]:
     """Return the keys of a batch's lines, `null` without a primary key, and which rows begin with a delete.
 
-    With `divides`, a row that changes its key has two keys, and rows of ops that Debezium does not have none.
+    A row that changes its key has two keys, and one of an op that is not in `ops` none.
     """
     rows = batch.rows
     sides = Sides(batch.relation, rows)
-    variants, kinds = kinds_of(rows, sides.moved() if divides else None)
+    variants, kinds = kinds_of(rows, sides.moved())
     commit_lsn, ordinal = (fixed(rows.column(name), np.int64) for name in ("_commit_lsn", "_ordinal"))
     pieces: dict[int, list[Piece]] = {}
     for number, kind in kinds.items():
-        if divides and kind.op not in LETTERS:
+        if kind.op not in ops:
             pieces[number] = []
         elif kind.moved:
             pieces[number] = [*_line(sides.key(old=True)), *_line(sides.key(old=False))]

@@ -14,15 +14,13 @@ Small transactions are returned in runs if records come in blocks. Pure: records
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from tidemark.decode.datum.varlena import BadDatum
+from tidemark.decode.transactions.completion import Completion
 from tidemark.decode.transactions.heap_changes import HeapChanges, SelectsRelation, emit_schema
 from tidemark.decode.transactions.object_names import NameKeeper
 from tidemark.decode.transactions.ports import (
     Catalog,
     CatalogRow,
     Databases,
-    DatabaseSelectionChange,
-    DroppedTable,
     SpillPort,
 )
 from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, singly
@@ -33,19 +31,15 @@ from tidemark.decode.transactions.reorder_buffer.transactions import Transaction
 from tidemark.decode.transactions.schema_changes import (
     NO_POSITION_YET,
     SchemaTracker,
-    UncapturedDrop,
-    database_event,
-    is_captured,
-    is_unlogged,
 )
 from tidemark.decode.transactions.skim import Skimmer
-from tidemark.model.change import LogicalMessage, TransactionEnd
-from tidemark.model.errors import CorruptWal, NodeUnfit
+from tidemark.model.change import LogicalMessage
+from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, TimelineId, Xid, format_lsn
 from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.position import Position
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.record import BadRecord, RawRecord, Record
+from tidemark.wal.record import RawRecord, Record
 from tidemark.wal.rmgr import (
     RM_DBASE,
     RM_HEAP,
@@ -97,9 +91,7 @@ class Decoder:
     ) -> None:
         """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not returned.
 
-        Transactions that commit before `from_lsn` are left out later: one that began before the first record read
-        and ends before `from_lsn` need not be readable. With `to_lsn`, the same applies to every transaction that does
-        not commit in [`from_lsn`, `to_lsn`): an error is raised at the commit, where this is known.
+        For `from_lsn` and `to_lsn` see `completion`.
         """
         self.timeline = timeline
         self.last_lsn = INVALID_LSN  # start of the last record
@@ -108,7 +100,7 @@ class Decoder:
         self.catalogs_changed = False  # by the last record, which the journal must then contain
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
         self._from_lsn = from_lsn
-        self._to_lsn = to_lsn
+        self._completion = Completion(self.transactions, databases, from_lsn=from_lsn, to_lsn=to_lsn)
         self._on_marker = on_marker
         self._fmt = fmt
         self._databases = databases
@@ -176,7 +168,7 @@ class Decoder:
             found = self._skimmer.ended(block)
             if found is not None:
                 self._reach(block, index)
-                committed = self._complete(*found)
+                committed = self._completion.complete(*found, self.timeline)
                 if committed is not None:
                     yield committed
             elif index < count and not self._skimmer.is_full:
@@ -317,13 +309,9 @@ class Decoder:
         self._skimmer.forget({*family, *commit.subxids})
         committed = None
         if transaction is not None:
-            self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
-            for database_change in self._databases.selection_changes(commit.xid):
-                self._add(record, transaction, partial(_emit_database, transaction, record.lsn, database_change))
-            for dropped in self._databases.dropped_in_left(commit.xid):
-                self._add(record, transaction, partial(_emit_dropped, transaction, record.lsn, dropped))
             fields = (commit.time_us, commit.database, record.origin, commit.gid)
-            committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *fields), transaction)
+            ended = Ended(commit.xid, record.lsn, record.end_lsn, *fields)
+            committed = self._completion.commit(ended, transaction, self.timeline)
         xids = (commit.xid, *commit.subxids)
         if self._databases.commit(xids, record.lsn):
             self.catalogs_changed = True
@@ -331,54 +319,6 @@ class Decoder:
                 self._outdated_count = self._databases.outdated_count
                 self._skimmer.forget_files()
         return committed
-
-    def _complete(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction | None:
-        """Return a committed transaction if it has content."""
-        if transaction.is_kept and not transaction.is_empty:
-            return self._committed(ended, transaction)
-        transaction.release(self.transactions.port)
-        if transaction.fault is not None and not transaction.partial and self._is_requested(ended.commit_lsn):
-            raise transaction.fault
-        return None
-
-    def _is_requested(self, commit_lsn: Lsn) -> bool:
-        return commit_lsn >= self._from_lsn and (self._to_lsn is None or commit_lsn < self._to_lsn)
-
-    def _add(self, record: Record, transaction: OpenTransaction, add: Callable[[], None]) -> None:
-        """Call `add` to add the changes of `record` to its transaction, if the transaction is kept."""
-        if not transaction.is_kept:
-            return
-        try:
-            add()
-        except CorruptWal as error:
-            # NB: a BadDatum does not contain the LSN of its record.
-            fault = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
-            if record.lsn < self._from_lsn or self._to_lsn is not None:
-                transaction.give_up(fault, self.transactions.port)
-            elif fault is error:
-                raise
-            else:
-                raise fault from error
-
-    def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
-        end = TransactionEnd(
-            xid=ended.xid,
-            full_xid=self.transactions.full_xid(ended.xid),
-            timeline=self.timeline,
-            first_lsn=transaction.first_lsn,
-            commit_lsn=ended.commit_lsn,
-            end_lsn=ended.end_lsn,
-            commit_time_us=ended.time_us,
-            database=ended.database,
-            item_count=transaction.rows.surviving_count + len(transaction.between),
-            origin=ended.origin,
-            gid=ended.gid,
-        )
-        restart_lsn = self.transactions.restart_lsn(ended.end_lsn)
-        inner = min(transaction.first_lsn, restart_lsn)
-        port = self.transactions.port
-        rows, between, names = transaction.rows, transaction.between, transaction.names
-        return CommittedTransaction(end, restart_lsn, inner, rows, between, port, names)
 
     def _message(self, record: Record, transaction: OpenTransaction | None) -> LogicalMessage | None:
         emitted = message.parse(record)
@@ -402,7 +342,9 @@ class Decoder:
         if not emitted.transactional:
             return logical_message
         if transaction is not None:
-            self._add(record, transaction, partial(self._add_message, transaction, logical_message, record.xid))
+            self._completion.add(
+                record.lsn, transaction, partial(self._add_message, transaction, logical_message, record.xid)
+            )
         return None
 
     def _add_message(self, transaction: OpenTransaction, logical_message: LogicalMessage, xid: Xid) -> None:
@@ -420,8 +362,8 @@ class Decoder:
     def _heap(self, record: Record, transaction: OpenTransaction | None) -> None:
         if not record.blocks:
             if transaction is not None:
-                decode = partial(self._changes.decode_truncate, record, transaction, self._databases)
-                self._add(record, transaction, decode)
+                add = partial(self._changes.decode_truncate, record, transaction, self._databases)
+                self._completion.add(record.lsn, transaction, add)
             return
         catalog = self._databases.captured(record.blocks[0].locator.db)
         if catalog is None:
@@ -439,7 +381,7 @@ class Decoder:
         if transaction.passed_over:
             self._changes.pass_over(record, transaction, catalog)
         else:
-            self._add(record, transaction, partial(decode, record, transaction, catalog))
+            self._completion.add(record.lsn, transaction, partial(decode, record, transaction, catalog))
 
     def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
         """Handle a record of the shared catalogs, or of a database that is not captured."""
@@ -470,31 +412,8 @@ class Decoder:
         """Emit pending catalog changes of another subtransaction before this record is processed."""
         schema = transaction.schema if transaction is not None else None
         if transaction is not None and schema is not None and schema.dirty_xid not in (INVALID_XID, record.xid):
-            self._add(record, transaction, partial(emit_schema, transaction))
-
-
-def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
-    """Append the pending schema changes when a transaction commits."""
-    if transaction.schema is not None:
-        emit_schema(transaction)
-        for tagged in transaction.schema.end_rewrites(commit_lsn):
-            transaction.add_item(tagged.xid, tagged.item)
+            self._completion.add(record.lsn, transaction, partial(emit_schema, transaction))
 
 
 def _top_xid(transaction: OpenTransaction | None) -> Xid:
     return INVALID_XID if transaction is None else transaction.xid
-
-
-def _emit_database(transaction: OpenTransaction, lsn: Lsn, database_change: DatabaseSelectionChange) -> None:
-    """Emit events for the tables of a created or dropped database: a partitioned table before its partitions."""
-    for relation in sorted(database_change.relations, key=lambda relation: len(relation.ancestors)):
-        if is_captured(relation):
-            transaction.add_item(transaction.xid, database_event(database_change, relation, transaction.xid, lsn))
-        elif database_change.is_dropped and is_unlogged(relation):
-            _emit_dropped(transaction, lsn, DroppedTable(database_change.catalog.database, relation.oid))
-
-
-def _emit_dropped(transaction: OpenTransaction, lsn: Lsn, dropped: DroppedTable) -> None:
-    """Emit the DROP of a table that is unlogged, or in a database that is not captured any more."""
-    xid = transaction.xid
-    transaction.add_item(xid, UncapturedDrop(NO_POSITION_YET, lsn, dropped.database, xid, dropped.relation))

@@ -28,7 +28,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture.capture_report import CaptureReport
 from tidemark.runtime.capture.capture_settings import CaptureSettings, CaptureStatus, check_types
-from tidemark.runtime.capture.decoding import DecodeThread
+from tidemark.runtime.capture.decode_thread import DecodeThread
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.reader_making import new_reader

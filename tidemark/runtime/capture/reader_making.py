@@ -12,7 +12,7 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.position import Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.capture.capture_settings import CaptureSettings
-from tidemark.runtime.capture.decoding import WalReader
+from tidemark.runtime.capture.wal_reader import WalReader
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.copies import Copies, left_tables
 from tidemark.runtime.replay.history_start import enter_open

@@ -39,6 +39,11 @@ from tidemark.runtime.pool.handler_consumer import HandlerConsumer, PoolSettings
 from tidemark.runtime.pool.worker_template import WorkerTemplate
 from tidemark.transforms.plan import TransformPlans
 
+UNMATCHED = "a transform names what no captured table has at present"
+UNMATCHED_HINT = (
+    "rows of a table that matches later are transformed from its creation on; correct the list of transforms if that "
+    "is not meant: until then, values are delivered as they are"
+)
 SelectedVersions = Callable[[], Iterable[tuple[Oid, Relation]]]  # the selected tables, with their databases
 
 
@@ -146,6 +151,8 @@ class TargetMaker:
         transforms = GroupTransforms(plugins.transforms, types, self.epoch, self._latest(names), bound, left=left)
         if plugins.transforms:
             transforms.check(tables(), keeps_tables=consumer is None and not plugins.takes_any_form)
+            for transform, pattern in transforms.unmatched():
+                self.context.log.warning(UNMATCHED, transform=str(transform), pattern=pattern, hint=UNMATCHED_HINT)
         selects = self.settings.selection.selects
         changes = TransformChanges.since(self.context.store, self.epoch, transforms, tables(), selects)
         target, liveness = self._target(consumer, transforms, names, self._records(changes))

@@ -74,6 +74,10 @@ class GroupTransforms:
             if keeps_tables:
                 self._transformed(name, plan)
 
+    def unmatched(self) -> list[tuple[Transform, str]]:
+        """Return the patterns of transforms that no table seen so far has (`TransformPlans.unmatched`)."""
+        return self._plans.unmatched()
+
     def identity(self, database: Oid, relation: Relation) -> str:
         """Return the identity of the transforms of a version of a table; "": none matches. Raise `BadTransform`."""
         return self._plans.plan(self._database(database), relation).identity if self._has_transforms else ""

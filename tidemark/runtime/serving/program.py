@@ -31,6 +31,7 @@ from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import StateRecord, recorded
 from tidemark.io.process.stop_signals import call_at_stop_signals
 from tidemark.io.readers.opened_outbox import open_once
+from tidemark.io.readers.outbox_use import check_is_used
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
@@ -144,6 +145,7 @@ def _serve(config: Config, folder: StateFolder, at: Listening, log: Log, ending:
     call_at_stop_signals(end)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder, guarded=reporting_stuck_writers(log)))
+        check_is_used(store)
         lock = stack.enter_context(RoleLock.acquire(folder, SERVER))
         run = stack.enter_context(recorded(StateRecord(store), lock.owner, log))
         metrics = ServerMetrics(store.identity.capture)
