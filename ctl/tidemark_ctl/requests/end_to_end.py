@@ -33,7 +33,7 @@ from tidemark.wire.marker import MarkerKind
 from tidemark_ctl.requests.realtime_switch import slow_archiving
 from tidemark_ctl.requests.waiting import Echo, PolledAnswer, WaitReport
 from tidemark_ctl.views.processes import Process, send_request, start_hint
-from tidemark_ctl.views.realtime_tree import MISSING_WAL_HINT, Observation, missing_text, observe
+from tidemark_ctl.views.realtime_tree import GIVE_UP_HINT, Observation, missing_text, observe
 from tidemark_ctl.views.render import Tree
 
 POLL_S = 0.2
@@ -335,7 +335,7 @@ def _with_missing(leg: Leg, observed: Observation) -> Leg:
     """Add to a leg that has not passed the segments that will not arrive."""
     if not observed.archiving.missing:
         return leg
-    return replace(leg, reason=f"{leg.reason}; {missing_text(observed.archiving)}", hint=MISSING_WAL_HINT)
+    return replace(leg, reason=f"{leg.reason}; {missing_text(observed.archiving)}", hint=GIVE_UP_HINT)
 
 
 def _engine_leg(observed: Observation, written: _SentMarker) -> Leg:
