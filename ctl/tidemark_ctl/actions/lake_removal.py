@@ -50,7 +50,8 @@ def remove(
     if uncertain := sum(not table["dropped_at"] for table in chosen):
         click.echo(f"{uncertain} of them without a known time of the DROP: {UNCERTAIN}", err=True)
     if not yes:
-        click.confirm(f"Remove these {len(chosen)} tables with their data?", abort=True, err=True)
+        count = "this table with its" if len(chosen) == 1 else f"these {len(chosen)} tables with their"
+        click.confirm(f"Remove {count} data?", abort=True, err=True)
     removed: list[Tree] = []
     kept: dict[str, Tree] = {}
     for first in range(0, len(chosen), AT_ONCE):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tidemark.io.flight.remote_errors import ServerBusy, ServerUnreachable, translated_error
-from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.flight.server_address import ServerAddress, flight_location
 from tidemark.io.readers.reader_use import check_newest_run
 from tidemark.io.state.schema_values import ReadVersions, decode_schema
 from tidemark.model.errors import TidemarkError
@@ -75,7 +75,7 @@ class FlightOutbox:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC logs failed handshakes; our errors have the reason
         with self._translated():
             roots = {"tls_root_certs": address.roots} if address.roots else {}
-            self._client = flight.FlightClient(address.url, generic_options=KEEPALIVE, **roots)
+            self._client = flight.FlightClient(flight_location(address.url), generic_options=KEEPALIVE, **roots)
         self.identity: Identity = self._request_facts().identity  # of the last facts
 
     @property

@@ -180,7 +180,8 @@ def _found(ever: Mapping[str, _Versions], newest: _Versions) -> _Versions:
                 f"table {pattern!r} is not in the outbox",
                 hint=f"it appears with its first change or copy; known: {_listed(newest)}",
             )
-        # NB: a table that is renamed back has the version from before, whose number is not the newest.
+        # NB: in a state of version 0.1, a table that was renamed back has the version from before, whose number is not
+        # the newest.
         current = {key: known for key, known in matching.items() if newest[key] == known}
         present |= current
         former |= {} if current else matching
