@@ -96,7 +96,7 @@ def test_a_wrong_token_and_an_unreachable_server_are_one_line_with_the_remedy(tm
     (tmp_path / "state" / "server.token").write_bytes(b"0123456789abcdef0123456789abcdef")
     listen = f"127.0.0.1:{free_port()}"
     other = OtherHost(others, f"grpc://{listen}", b"fedcba9876543210fedcba9876543210", None)
-    assert other.start("--once").wait(STOP_S) == ExitCode.STATE
+    assert other.start("--once").wait(STOP_S) == ExitCode.NODE_UNREACHABLE
     with served_outbox(tmp_path / "state", "--listen", listen, "--insecure-loopback"):
         assert other.start("--once").wait(STOP_S) == ExitCode.CONFIG
     unreachable, refused = other.events("pipeline ends")
