@@ -64,6 +64,21 @@ CHECKS: Mapping[str, Check] = {
     "stop_within_s": WITHIN_S,
 }
 """Of each argument but `processor` and `settings`, which have their own functions below."""
+_OMIT = "omit it: an engine does not use it"
+_GIVE = "give the argument {} of the engine"
+REFUSED_SETTINGS: Mapping[str, str] = {
+    **dict.fromkeys(("lake", "log", "markers", "metrics", "reader", "realtime", "server", "standby"), _OMIT),
+    **dict.fromkeys(("consumer", "deliver.consumer", "deliver.jsonl_file"), _GIVE.format("handler")),
+    **dict.fromkeys(("serializer", "deliver.serializer"), _GIVE.format("serializer")),
+    "transforms": _GIVE.format("transforms"),
+    "pool": _GIVE.format("workers, pool, order or buffer_bytes"),
+    "capture.dsn": _GIVE.format("dsn"),
+    "select.databases": _GIVE.format("databases"),
+    "select.tables": _GIVE.format("tables"),
+    "deliver.unconfirmed_bytes_max": _GIVE.format("buffer_bytes"),
+    "poison.policy": _GIVE.format("poison"),
+}
+"""Sections and keys that an engine does not use, or that its arguments decide, with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +130,7 @@ def serializer_settings(serializer: Serializer | None, settings: GivenSettings |
     Raise `ConfigError` if either has another form, or the serializer needs what the configuration does not have.
     """
     given = {} if settings is None else settings
+    _check_settings(given)
     if fault := sections_fault(given):
         raise ConfigError(f"{WHERE}: settings: {fault}")
     if serializer is None:
@@ -159,3 +175,12 @@ def _database_of(dsn: str) -> tuple[str, ...]:
     if name is None:
         raise ConfigError(f"{WHERE}: the DSN names no database", hint="add it to the DSN, or give databases=[...]")
     return (name,)
+
+
+def _check_settings(given: GivenSettings) -> None:
+    """Raise if there is a setting that an engine does not use, or that its arguments decide."""
+    sections = given.items() if isinstance(given, Mapping) else ()
+    keys = [f"{section}.{key}" for section, values in sections if isinstance(values, Mapping) for key in values]
+    for name in (*(section for section, _values in sections), *keys):
+        if name in REFUSED_SETTINGS:
+            raise ConfigError(f"{WHERE}: settings: {name} is not a setting of an engine", hint=REFUSED_SETTINGS[name])

@@ -20,7 +20,8 @@ from tests.support.plugins.bad_plugins import (
     SerializerOfSections,
 )
 from tidemark import AsyncHandler, Batch, DebeziumJson, Engine, EngineGroup, Mask, StopWhen, every
-from tidemark.embedding.engine_options import CHECKS
+from tidemark.embedding.engine_options import CHECKS, REFUSED_SETTINGS
+from tidemark.io.process.config import Config
 
 DSN = "postgresql://cdc@db/shop"
 PROGRAM = """
@@ -186,6 +187,36 @@ def test_an_argument_of_another_kind_is_refused_with_what_was_given_and_what_it_
     with pytest.raises(tidemark.ConfigError, match=f"^{re.escape(f'tidemark.Engine: {name}{message}')}"):
         Engine(**arguments)  # type: ignore[arg-type]
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "hint"),
+    [
+        ({"deliver": {"consumer": "jsonl"}}, "deliver.consumer", "give the argument handler of the engine"),
+        ({"deliver": {"jsonl_file": "-"}}, "deliver.jsonl_file", "give the argument handler of the engine"),
+        ({"deliver": {"serializer": "x:Y"}}, "deliver.serializer", "give the argument serializer of the engine"),
+        ({"select": {"tables": ["a.*"]}}, "select.tables", "give the argument tables of the engine"),
+        ({"capture": {"dsn": "host=other"}}, "capture.dsn", "give the argument dsn of the engine"),
+        ({"poison": {"policy": "park"}}, "poison.policy", "give the argument poison of the engine"),
+        ({"pool": {"workers": 4}}, "pool", "give the argument workers, pool, order or buffer_bytes of the engine"),
+        ({"transforms": [{"use": "tidemark:Mask"}]}, "transforms", "give the argument transforms of the engine"),
+        ({"metrics": {"port": 1}}, "metrics", "omit it: an engine does not use it"),
+        ({"standby": {"follow": True}}, "standby", "omit it: an engine does not use it"),
+    ],
+)
+def test_a_setting_that_an_engine_does_not_use_or_decides_itself_is_refused(
+    settings: Mapping[str, Mapping[str, object]], name: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(tidemark.ConfigError, match=f"settings: {name} is not a setting of an engine") as raised:
+        Engine(DSN, state=tmp_path / "state", handler=handle, settings=settings)
+    assert raised.value.hint == hint
+
+
+def test_every_refused_setting_exists() -> None:
+    for name in REFUSED_SETTINGS:
+        section, _dot, key = name.partition(".")
+        assert hasattr(Config(), section)
+        assert not key or hasattr(getattr(Config(), section), key)
 
 
 def test_each_argument_of_an_engine_has_a_check() -> None:
