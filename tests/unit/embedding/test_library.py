@@ -271,3 +271,15 @@ def test_an_engine_that_was_never_started_stops_at_once(tmp_path: Path) -> None:
     assert engine.confirmed is None
     with pytest.raises(tidemark.IllegalTransition, match="is stopped"):
         engine.start()
+
+
+def test_an_error_of_a_callback_is_logged_as_its_own_and_without_its_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_error: BaseException | None) -> None:
+        raise ZeroDivisionError("a row's value")
+
+    Engine(DSN, state=tmp_path / "state", handler=handle, on_end=fail).stop()
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "callback=on_end error=raised by on_end kind=ZeroDivisionError" in line
+    assert "a row's value" not in line
