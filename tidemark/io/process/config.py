@@ -22,6 +22,7 @@ RING_SEGMENTS_MIN = 2  # for a node with an archive
 WORKERS_MAX = 256  # of a pool
 BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 1 << 16, 1 << 40  # of unfinished and unconfirmed changes
 PLUGIN_SECTIONS = frozenset({*SECTIONS, TRANSFORMS})
+STANDARD_OUTPUT = "-"  # as deliver.jsonl_file
 Bytes = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Origin = Annotated[str, Meta(pattern=r"^(any|[1-9][0-9]{0,4})$")]
