@@ -7,6 +7,7 @@ import click
 
 from tidemark.model.errors import ConfigError
 from tidemark_ctl.actions.lake_report import lake_report
+from tidemark_ctl.requests.confirmation import confirm
 from tidemark_ctl.requests.report_program import report_of
 from tidemark_ctl.views.lake_tables import DROPPED, list_tree
 from tidemark_ctl.views.render import Tree, show
@@ -49,8 +50,7 @@ def remove(
         click.echo(line, err=True)
     if uncertain := sum(not table["dropped_at"] for table in chosen):
         click.echo(f"{uncertain} of them without a known time of the DROP: {UNCERTAIN}", err=True)
-    if not yes:
-        click.confirm(f"Remove these {len(chosen)} tables with their data?", abort=True, err=True)
+    confirm(f"Remove these {len(chosen)} tables with their data?", yes=yes)
     removed: list[Tree] = []
     kept: dict[str, Tree] = {}
     for first in range(0, len(chosen), AT_ONCE):
