@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tidemark.model.errors import ConfigError
+from tidemark.model.table_name import TableName
 from tidemark_ctl.actions.lake_report import lake_report
 from tidemark_ctl.requests.confirmation import confirm
 from tidemark_ctl.requests.report_program import report_of
@@ -65,8 +66,10 @@ def remove(
 
 
 def _is_named(table: Mapping[str, Tree], names: Collection[str]) -> bool:
-    own = (table["folder"], table["table"], f"{table['database']}.{table['table']}")
-    return any(name.strip("/") in own for name in names)
+    name = TableName.parse(str(table["name"]))
+    unquoted = (table["table"], f"{table['database']}.{table['table']}")
+    own = (table["folder"], str(name), str(TableName(name.schema, name.table)), *unquoted)
+    return any(given.strip("/") in own for given in names)
 
 
 def _lines(tables: list[Mapping[str, Tree]]) -> list[str]:
