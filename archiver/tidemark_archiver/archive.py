@@ -152,6 +152,7 @@ class Archive:
         return {
             "role": "active",
             "copying": status.copying,
+            **({"waits_for_room": status.progress.waits_for_room} if status.progress.waits_for_room else {}),
             "open_transactions": status.open_transactions,
             "received_lsn": format_lsn(status.progress.received_lsn),
             "decoded_lsn": format_lsn(status.progress.decoded_lsn),

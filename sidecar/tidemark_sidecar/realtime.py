@@ -223,6 +223,7 @@ class Realtime:
             **(self._following.status(self._store.marks()) if following is not None else {}),
             "link": status.link.value,
             "copying": status.copying,
+            **({"waits_for_room": progress.waits_for_room} if progress.waits_for_room else {}),
             "recopy_waits_for": self._recopies.waits_for or None,
             "ring_used_bytes": status.ring_used_bytes,
             "ring_high_water_bytes": status.ring_high_water_bytes,

@@ -70,9 +70,12 @@ def test_delivery_waits_on_a_full_disk_and_continues_automatically(node: Cluster
         insert(node, ROWS + 1)
         reported = sidecar.wait_for_event("the outbox or its disk is full, delivery waits")
         assert str(disk.root) in str(reported["reason"])
-        succeeded(cdcctl("status", "--state", sidecar.folder.root))
+        assert str(disk.root) in str(sidecar.status()["waits_for_room"])
+        shown = succeeded(cdcctl("status", "--state", sidecar.folder.root, **sidecar.options))
+        assert "waits for room" in shown.out.decode()
         disk.empty()
         assert_all_arrived(sidecar, 2 * ROWS)
+        assert not sidecar.status()["waits_for_room"]
         assert sidecar.stop() == ExitCode.SUCCESS
 
 

@@ -186,3 +186,20 @@ def test_another_cluster_at_the_nodes_address_is_refused_everywhere_and_the_righ
     finally:
         sidecar.close()
         node.sql("TRUNCATE account", "app")
+
+
+def test_a_tail_from_the_past_names_where_it_must_begin_if_the_node_has_removed_that_wal(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    made = new_cluster(15, wal_keep_size="0", max_wal_size="32MB", min_wal_size="32MB")
+    made.sql(TABLE)
+    state = tmp_path / "state"
+    succeeded(cdcctl("init", "--state", state, "--dsn", made.dsn()))
+    for _ in range(4):
+        made.sql("SELECT pg_logical_emit_message(false, 'fill', '')")
+        made.sql("SELECT pg_switch_wal()")
+        made.sql("CHECKPOINT")
+    ((now,),) = made.sql("SELECT pg_current_wal_lsn()")
+    tail = cdcctl("tail", "--state", state, "--from", str(now))
+    refused(tail, ExitCode.GAP, "has already been removed")
+    assert f"reading for --from {now} begins at 0/" in tail.err

@@ -22,6 +22,7 @@ class Progress:
     delivered: Pointer | None = None
     confirmed: Pointer | None = None
     heard_count: int = 0  # of WAL and of reports of the node, since the start
+    waits_for_room: str = ""  # why the outbox takes no group at present; "": it does
 
     def receive(self, lsn: Lsn) -> None:
         """Record that WAL up to `lsn` was received."""

@@ -16,12 +16,14 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.change import NO_COMMIT_TIME
 from tidemark.model.position import Position
 from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up, last_confirmed
+from tidemark.runtime.seed.copy_rights import lacking_rights
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.requests.confirmation import confirm
 from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.archive_tree import archive_of, loss_text, names_text, time_text, usecs_text
 from tidemark_ctl.views.embedded import refuse_running_engine
+from tidemark_ctl.views.realtime_tree import MISSING_WAL_HINT
 
 
 def repair(state: Path, *, config: Path | None, yes: bool) -> None:
@@ -46,6 +48,8 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
         confirm("Give up this WAL?", yes=yes)
         loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), SeedProgress())
     click.echo(loss_text(loss))
+    for line in lacking_rights(chosen, folder):
+        click.echo(line, err=True)
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables at its next start")
 
 
@@ -61,6 +65,7 @@ def _loss_lines(
     names = set(found.names_in(stretch))
     for given_up in (given_up for given_up in found.holes if given_up.name in names):
         yield f"  given up at {time_text(given_up.at_s)}: {given_up.name}: {given_up.reason}"
+    yield f"Before that: {MISSING_WAL_HINT}."
     if view.delivered is not None:
         at_us = view.delivered.commit_time_us if view.delivered.pointer.position == last else NO_COMMIT_TIME
         when = f", committed at {usecs_text(at_us)}" if at_us else ""

@@ -139,7 +139,6 @@ def _write_settings(
         raise ConfigError("no node is named", hint="give --dsn, or a --config that contains capture.dsn")
     if name is not None:
         parse_config(f"[capture]\nname = {settings.toml_text(name)}\n", {}, where="--name")  # rejects an invalid name
-    StateFolder(state).socket("sidecar")  # rejects a path that is too long for a socket
     _close_to_others(StateFolder(state))
     draft = settings.load(state, None)
     with Node(dsn) as node:

@@ -51,7 +51,8 @@ def remove(
         click.echo(line, err=True)
     if uncertain := sum(not table["dropped_at"] for table in chosen):
         click.echo(f"{uncertain} of them without a known time of the DROP: {UNCERTAIN}", err=True)
-    confirm(f"Remove these {len(chosen)} tables with their data?", yes=yes)
+    count = "this table with its" if len(chosen) == 1 else f"these {len(chosen)} tables with their"
+    confirm(f"Remove {count} data?", yes=yes)
     removed: list[Tree] = []
     kept: dict[str, Tree] = {}
     for first in range(0, len(chosen), AT_ONCE):

@@ -166,7 +166,10 @@ def _tail_from_state(dsn: str, folder: StateFolder, requested: LsnRange, printer
             SteadyStream(dsn, identifier, start.lsn, start.timeline, on_disconnect=progress.on_disconnect)
         )
         while requested.to_lsn is None or start.decoded_lsn < requested.to_lsn:
-            wal_slice = stream.read(READ_WAIT_S)
+            try:
+                wal_slice = stream.read(READ_WAIT_S)
+            except WalRemoved as error:
+                raise WalRemoved(str(error), hint=_removed_hint(start.lsn, requested.from_lsn)) from error
             for decoded in start.decoding.feed_runs(wal_slice) if wal_slice is not None else ():
                 part = requested.part_of(decoded)
                 if part is not None:
@@ -175,3 +178,12 @@ def _tail_from_state(dsn: str, folder: StateFolder, requested: LsnRange, printer
                 progress.replaying(start.lsn, start.decoded_lsn, requested.from_lsn)
             shown.flush()
     return shown.counts.as_dict(start.decoded_lsn - start.lsn)
+
+
+def _removed_hint(start_lsn: Lsn, from_lsn: Lsn | None) -> str:
+    """Return what to do if the node does not keep the WAL from the catalogs on that describe it."""
+    wanted = "" if from_lsn is None else f" for --from {format_lsn(from_lsn)}"
+    return (
+        f"reading{wanted} begins at {format_lsn(start_lsn)}, with the catalogs and open transactions of that place: "
+        "cdcctl decode reads that WAL in an archive; without one, choose a later --from"
+    )

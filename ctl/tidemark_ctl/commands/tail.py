@@ -47,5 +47,5 @@ def tail() -> None:
     into DSN.
 
     With --state, the catalogs come from a state folder, and the changes may begin in the past, as far back as the node
-    keeps its WAL; the default of DSN is then the DSN of the state.
+    keeps WAL from the catalog base on that describes it; the default of DSN is then the DSN of the state.
     """

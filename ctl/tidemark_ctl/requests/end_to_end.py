@@ -33,12 +33,13 @@ from tidemark.wire.marker import MarkerKind
 from tidemark_ctl.requests.realtime_switch import slow_archiving
 from tidemark_ctl.requests.waiting import Echo, PolledAnswer, WaitReport
 from tidemark_ctl.views.processes import Process, send_request, start_hint
-from tidemark_ctl.views.realtime_tree import MISSING_WAL_HINT, Observation, missing_text, observe
+from tidemark_ctl.views.realtime_tree import GIVE_UP_HINT, Observation, missing_text, observe
 from tidemark_ctl.views.render import Tree
 
 POLL_S = 0.2
 SEQUENCE_BITS = 48  # enough to distinguish any two checks
 LOG_HINT = "see its log; `cdcctl status` shows all positions"
+ROOM_HINT = "free space on the disk, or let the readers confirm (`cdcctl reader list`), and check again"
 
 
 class LegName(Enum):
@@ -192,15 +193,7 @@ class EndToEndCheck:
         if passed is not None:
             return passed
         answer = send_request(self._store.folder, Role.SIDECAR, "status") or {}
-        if answer.get("copying"):
-            return Leg(
-                LegEnd.PENDING,
-                "the first copy is running, and decoding begins after it",
-                "wait for its end, and check again",
-            )
-        link = answer.get("link")
-        how = f"; its connection to the node is {link}" if link else ""
-        return Leg(LegEnd.PENDING, f"the sidecar has not read the marker in the stream{how}", LOG_HINT)
+        return Leg(LegEnd.PENDING, *_unread(answer))
 
     def _archive(self, observed: Observation, written: _SentMarker) -> Leg:
         """Check whether the archiver has read the marker in the archive, also if it does not deliver."""
@@ -342,7 +335,7 @@ def _with_missing(leg: Leg, observed: Observation) -> Leg:
     """Add to a leg that has not passed the segments that will not arrive."""
     if not observed.archiving.missing:
         return leg
-    return replace(leg, reason=f"{leg.reason}; {missing_text(observed.archiving)}", hint=MISSING_WAL_HINT)
+    return replace(leg, reason=f"{leg.reason}; {missing_text(observed.archiving)}", hint=GIVE_UP_HINT)
 
 
 def _engine_leg(observed: Observation, written: _SentMarker) -> Leg:
@@ -356,6 +349,17 @@ def _engine_leg(observed: Observation, written: _SentMarker) -> Leg:
     if not engine.is_running:
         return Leg(LegEnd.BROKEN, str(engine), engine.hint)
     return Leg(LegEnd.RESTS, f"{engine} captures and delivers")
+
+
+def _unread(answer: Mapping[str, Json]) -> tuple[str, str]:
+    """Return why a sidecar, by its status, has not read the marker in the stream, and what to do."""
+    if reason := answer.get("waits_for_room"):
+        return f"the sidecar waits for room: {reason}", ROOM_HINT
+    if answer.get("copying"):
+        return "the first copy is running, and decoding begins after it", "wait for its end, and check again"
+    link = answer.get("link")
+    how = f"; its connection to the node is {link}" if link else ""
+    return f"the sidecar has not read the marker in the stream{how}", LOG_HINT
 
 
 def _broken_process(process: Process) -> Leg:

@@ -34,7 +34,7 @@ from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, w
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, PolledAnswer, WaitReport
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark_ctl.views.processes import Process, process_now, send_request, start_hint
-from tidemark_ctl.views.realtime_tree import MISSING_WAL_HINT, missing_text
+from tidemark_ctl.views.realtime_tree import GIVE_UP_HINT, missing_text
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -200,10 +200,10 @@ class RealtimeSwitch:
         message = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
         if not self._process(Role.SIDECAR).is_running:
-            raise CannotSwitch(f"{message}{missing}", hint=MISSING_WAL_HINT if missing else start_hint(Role.ARCHIVER))
+            raise CannotSwitch(f"{message}{missing}", hint=GIVE_UP_HINT if missing else start_hint(Role.ARCHIVER))
         prevented_by = why_not_from_node(self._store, self._node_requests)
         if prevented_by is not None:
-            hint = MISSING_WAL_HINT if missing else start_hint(Role.ARCHIVER)
+            hint = GIVE_UP_HINT if missing else start_hint(Role.ARCHIVER)
             raise CannotSwitch(f"{message}; {prevented_by}{missing}", hint=hint)
         wait_s = self._settings.realtime.archive_wait_s
         self._echo(

@@ -7,7 +7,6 @@ from tidemark.io.process.control import DEADLINE_S, DaemonUnreachable, request
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.state.locking.heartbeat import Slot
 from tidemark.io.state.locking.locks import RoleLock
-from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import SERVER, StateFolder
 from tidemark.model.errors import ConfigError
@@ -73,8 +72,8 @@ def server_tree(folder: StateFolder) -> Tree:
 
 
 def waits_for_space(store: StateStore, process: Process) -> str | None:
-    """Ask a daemon what it waits for if the disk is nearly full; it cannot store that on the disk."""
-    if not process.is_running or process.hangs or store.environment.free_bytes() >= FREE_BYTES_MIN:
+    """Ask a daemon why it waits for room on a disk or in the outbox; it cannot store that on a full disk."""
+    if not process.is_running or process.hangs:
         return None
     answer = send_request(store.folder, process.role, "status")
     reason = answer.get("waits_for_room") if answer is not None else None

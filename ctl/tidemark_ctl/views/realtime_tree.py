@@ -24,9 +24,9 @@ ARCHIVE_S = 10.0  # after this time the view is printed without the archive
 RETURNS = (Stage.RETURNING, Stage.RETURNED)
 MISSING_WAL_HINT = (
     "while the node has that WAL in pg_wal, `cdcctl realtime on` continues from it without the archive; "
-    "otherwise put the segments into the archive from a backup or a standby, or give them up with `cdcctl "
-    "archive repair`"
+    "otherwise put the segments into the archive from a backup or a standby"
 )
+GIVE_UP_HINT = f"{MISSING_WAL_HINT}, or give them up with `cdcctl archive repair`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def arriving_text(observed: Observation) -> str:
     if archiving.is_off:
         reasons.append("archive_mode is off on the node: nothing is archived")
     if archiving.missing:
-        reasons.append(f"{missing_text(archiving)} ({MISSING_WAL_HINT})")
+        reasons.append(f"{missing_text(archiving)} ({GIVE_UP_HINT})")
     if archiving.unrecorded:
         reasons.append(
             f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, although the "

@@ -20,6 +20,8 @@ from tidemark import (
     CopyBoundary,
     Delivery,
     Epoch,
+    PartitionChange,
+    PartitionEvent,
     Position,
     Truncation,
 )
@@ -36,6 +38,7 @@ CREATE TABLE IF NOT EXISTS changes (
 """
 Record = tuple[str, int, int, int, str | None, str | None]  # operation; timeline, commit LSN, ordinal; both sides
 NOWHERE = (0, 0, 0)
+LEAVES = (PartitionChange.DETACH, PartitionChange.DROP)
 INSERT = "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -70,9 +73,9 @@ class SqliteConsumer(Consumer):
                 elif isinstance(item, Batch):
                     self._write(database, item.relation.oid, (item.table,), [_record(change) for change in item])
                 elif isinstance(item, Truncation):
-                    truncation = ("t", *_key(item.position), None, None)
-                    names = _names(database, item.relation.oid) or (item.relation.qualified_name,)
-                    self._write(database, item.relation.oid, names, [truncation])
+                    self._write_emptied(database, item, item.partition)
+                elif isinstance(item, PartitionEvent) and item.change in LEAVES:
+                    self._write_emptied(database, item, item.partition.oid)
                 elif isinstance(item, CopyBoundary) and item.begin:  # also of a copy that was interrupted
                     database.execute("DELETE FROM changes WHERE source = ?", (item.relation.oid,))
                     database.execute("DELETE FROM positions WHERE source = ?", (item.relation.oid,))
@@ -111,6 +114,12 @@ class SqliteConsumer(Consumer):
         if new:
             database.executemany(INSERT, new)
             database.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", (source, *records[-1][1:4]))
+
+    def _write_emptied(self, database: sqlite3.Connection, event: Truncation | PartitionEvent, partition: int) -> None:
+        """Write that a table has no rows any more; of a partition, that those with its `tableoid` are gone."""
+        before = _json({"tableoid": partition}) if partition else None
+        names = _names(database, event.relation.oid) or (event.relation.qualified_name,)
+        self._write(database, event.relation.oid, names, [("t", *_key(event.position), before, None)])
 
     def _write_parked(self, database: sqlite3.Connection, batch: Batch) -> None:
         """Write a change that was parked, once: it is delivered again below the position of its source."""

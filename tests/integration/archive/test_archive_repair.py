@@ -39,6 +39,7 @@ from tidemark.wire.state.state_keys import STAGE
 from tidemark.wire.values import ValueKind
 
 MB = 1 << 20
+READER = "reader"  # a role without SELECT
 
 
 @pytest.fixture
@@ -173,9 +174,14 @@ def test_a_hole_is_shown_given_up_and_reported_and_the_tables_are_copied_again(n
         assert unasked.code == ExitCode.CONFIG
         assert f"WAL from {format_lsn(start)} to {format_lsn(start + MB)}: {lost}" in unasked.err
         assert f"the last delivered position: {confirmed}\n" in unasked.err
+        assert "while the node has that WAL in pg_wal, `cdcctl realtime on` continues" in unasked.err
         assert contents(sidecar.folder.history) == before
-        out, _ = holed.run("repair", "--yes")
+        node.sql(f"CREATE ROLE {READER} LOGIN REPLICATION")
+        sidecar.options["TIDEMARK_CAPTURE__DSN"] = f"{node.dsn('shop')} user={READER}"
+        out, warned = holed.run("repair", "--yes")
+        sidecar.options["TIDEMARK_CAPTURE__DSN"] = node.dsn("shop")
         assert "2 tables to copy again" in out
+        assert f"{READER} cannot read" in warned
         check_reported(holed, start)
         assert holed.view().losses.kept[0].after == confirmed
         assert "nothing to repair" in holed.run("repair", "--yes")[0]

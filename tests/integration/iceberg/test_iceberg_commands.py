@@ -5,12 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.integration.lake.test_sinks import FOLDER
 from tests.support.lakes.iceberg import iceberg_lake, iceberg_rows, iceberg_table
 from tests.support.lakes.lakes import CAPTURE, batch
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
-from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
+from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tests.unit.lake.test_unselected_breaks import story
 from tidemark.engine.selection import Selection
@@ -18,7 +19,7 @@ from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.iceberg.catalog import open_catalog
+from tidemark.pipeline.iceberg.catalog import CATALOG, open_catalog, table_name
 from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, LogBreak
 from tidemark.pipeline.landing.portions import ITEMS
 from tidemark.pipeline.landing.restored_lake import LakeRestored, check_not_restored
@@ -56,6 +57,16 @@ def test_the_list_of_an_iceberg_lake_has_the_positions_and_snapshots_that_the_ca
     assert f"{FOLDER}" in "".join(succeeded(lake_command("list", orders)).lines)
     refused(lake_command("describe", orders, FOLDER), ExitCode.CONFIG, "is a lake of Iceberg tables")
     assert (orders / "catalog.db").read_bytes() == before, "nothing is written"
+
+
+def test_other_programs_find_the_catalog_that_the_hint_names(tmp_path: Path) -> None:
+    root, table = tmp_path / "a b#c?d%e", ScriptedTable()
+    table.commit()
+    table.insert({1: 1, 2: "a", 3: None})
+    iceberg_lake(root).apply(batch(table.delivered()))
+    _, hint = reported(lake_command("describe", root, FOLDER).err)
+    catalog = SqlCatalog(CATALOG, uri=hint.split()[-1], warehouse=str(root))
+    assert catalog.load_table(table_name(FOLDER)).scan().count() == 1
 
 
 @pytest.mark.feature("N17")

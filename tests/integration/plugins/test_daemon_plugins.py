@@ -15,8 +15,12 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import Archiver
 from tests.support.processes.waiting import let_pass
 from tests.support.servers.postgres import Cluster
+from tidemark.engine.selection import Selection
+from tidemark.io.readers.opened_outbox import open_once
+from tidemark.io.readers.outbox_use import OutboxUnused
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.driver.capture_place import StatePlace
 
 PLUGINS = "tests.support.plugins.bad_plugins"
 MASK = "[[transforms]]\nuse = 'tidemark:Mask'\ncolumns = ['public.person.email']\nconstant = 'masked'\n"
@@ -139,11 +143,18 @@ def test_a_state_refuses_another_consumer_and_names_both(sidecar: Sidecar) -> No
     use_config(accepting, sidecar)
     sidecar.start()
     assert sidecar.stop() == ExitCode.SUCCESS
+    nothing = f"delivers to {PLUGINS}:AcceptingConsumer, and nothing to its outbox"
+    served = cdcctl("run", "server", "--state", sidecar.folder.root)
+    assert (served.code, nothing in served.err) == (ExitCode.CONFIG, True)
+    with pytest.raises(OutboxUnused, match=nothing), StatePlace(sidecar.folder, Selection()).open():
+        pass
+    with pytest.raises(OutboxUnused, match=nothing):  # a query of Spark
+        open_once(sidecar.folder)
     use_config("", sidecar)
-    refused = sidecar.refuses(
+    other = sidecar.refuses(
         ExitCode.CONFIG, f"deliver.consumer is outbox, and this state delivers to {PLUGINS}:AcceptingConsumer"
     )
-    assert f"restore deliver.consumer = '{PLUGINS}:AcceptingConsumer'" in str(refused["hint"])
+    assert f"restore deliver.consumer = '{PLUGINS}:AcceptingConsumer'" in str(other["hint"])
     use_config(accepting, sidecar)
     sidecar.start()
 

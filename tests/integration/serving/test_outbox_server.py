@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.support.processes.other_user import NOBODY
 from tests.support.processes.served_outbox import served_outbox
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.outbox_server import TOKEN, Certificate, outbox_server, token_file
+from tests.support.servers.postgres import free_port
 from tests.support.workloads.feeder import feed, make_state
 from tests.support.workloads.stored_chunks import read_singly
 from tidemark.io.flight.flight_outbox import FlightOutbox
@@ -33,7 +35,7 @@ from tidemark.io.flight.remote_errors import (
     TokenRefused,
     translated_error,
 )
-from tidemark.io.flight.server_address import BadServerAddress, BadToken, ServerAddress
+from tidemark.io.flight.server_address import BadServerAddress, BadToken, ServerAddress, unix_url
 from tidemark.io.flight.server_token import load_server_token, make_server_token
 from tidemark.io.process.config import ServerConfig
 from tidemark.io.readers.opened_outbox import open_once
@@ -347,6 +349,50 @@ def test_the_program_serves_a_unix_socket_of_the_owner_and_is_shown(state: Path,
     assert served.wait(30) == ExitCode.SUCCESS
     shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)
     assert (shown["server"], shown["last_end"]["server"]["reason"]) == ("not running", "SIGTERM")
+
+
+@pytest.mark.parametrize("name", ["a b#c?d", "100%", "a%20b", "ä[日]", 'x\\"{|}^'])
+def test_the_state_folder_may_have_any_name(name: str) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        state = Path(root, name)
+        make_state(state)
+        feed(state, [groups.insert(100, groups.text_relation("note"), "n")])
+        with served_outbox(state):
+            assert (state / "server.sock").is_socket()
+            assert FlightOutbox(ServerAddress.parse(unix_url(state / "server.sock"))).head() == 2
+            assert [found.name for found in Path(root).iterdir()] == [name]
+
+
+def test_a_unix_socket_may_be_given_without_escapes_where_its_url_is_unambiguous() -> None:
+    given = {"/ä b/server.sock": "/%C3%A4%20b/server.sock", "/100%/a%20b": "/100%25/a%20b"}
+    assert {path: ServerAddress.parse(f"grpc+unix://{path}").url[12:] for path in given} == given
+    for path in ("/a#b/server.sock", "/a?b/server.sock"):
+        with pytest.raises(BadServerAddress) as raised:
+            ServerAddress.parse(f"grpc+unix://{path}")
+        assert "%3F and %23" in str(raised.value.hint)
+
+
+def test_a_path_too_long_for_the_socket_is_refused_at_the_start(tmp_path: Path) -> None:
+    state = tmp_path / ("x" * 100)
+    make_state(state)
+    done = cdcctl("run", "server", "--state", state)
+    event = json.loads(done.err.splitlines()[-1])
+    assert (done.code, event["event"]) == (ExitCode.CONFIG, "server ends")
+    assert f"cannot listen at {state}/server.sock: this path has {len(str(state)) + 12} bytes" in event["error"]
+    assert "at most 107" in event["error"]
+    assert "serve a port" in event["hint"]
+    assert "at most 95 bytes" in event["hint"]
+    assert not (state / "server.lock").exists()
+    make_server_token(ServerConfig(), StateFolder(state))
+    with served_outbox(state, "--listen", f"127.0.0.1:{free_port()}", "--insecure-loopback"):
+        pass
+
+
+def test_a_comma_in_the_path_of_the_socket_is_refused_at_the_start(tmp_path: Path) -> None:
+    make_state(tmp_path / "a,b")
+    done = cdcctl("run", "server", "--state", tmp_path / "a,b")
+    assert done.code == ExitCode.CONFIG
+    assert f"{tmp_path}/a,b/server.sock: gRPC has no unix socket whose path contains a comma" in done.err
 
 
 def test_a_stalled_client_does_not_delay_the_end_of_the_program(state: Path, served: subprocess.Popen[str]) -> None:

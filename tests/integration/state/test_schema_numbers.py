@@ -10,6 +10,7 @@ from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
 from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state import schema_numbers
+from tidemark.io.state.schema_numbers import NAMES_KEPT
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Oid, SystemIdentifier
@@ -99,6 +100,44 @@ def test_a_version_that_a_value_names_is_kept(store: StateStore, reader: OutboxR
         "t2",
         "t8",
     ]
+
+
+def test_a_table_with_ever_new_names_keeps_versions_of_the_latest(store: StateStore, reader: OutboxReader) -> None:
+    """As a job that renames a table to a name with the time, and back."""
+    source = TableFeed(store)
+    for number in range(1, 40):
+        source.insert(f"t_{number}", 20_000)
+        source.insert("t", 20_000)
+        source.confirm(reader)
+        assert {"t", f"t_{number}"} <= set(names(store).values())
+        assert len(names(store)) <= NAMES_KEPT + 5
+        if number % 10 == 0:
+            store.read_versions()  # as a process that begins an epoch
+    assert store.latest_versions()[groups.DATABASE, Oid(20_000)].name == "t"
+
+
+def test_a_table_that_is_renamed_back_has_new_numbers(store: StateStore) -> None:
+    source = TableFeed(store)
+    for name in ("a", "b", "a", "a"):
+        source.insert(name, 20_000)
+    assert names(store) == {1: "a", 2: "b", 3: "a"}
+    store.read_versions()
+    source.insert("a", 20_000)
+    assert names(store) == {1: "a", 2: "b", 3: "a"}
+    assert store.latest_versions()[groups.DATABASE, Oid(20_000)].name == "a"
+
+
+def test_a_table_that_is_renamed_back_in_one_transaction_has_new_numbers(store: StateStore) -> None:
+    a, b, other = groups.relation("a", 20_000), groups.relation("b", 20_000), groups.relation("other", 20_001)
+    batches = [groups.batch(104, [number], of=of) for number, of in enumerate((a, other, b, a, b, a, other, a))]
+    for commit_lsn in (104, 112):
+        with store.transaction(None) as transaction:
+            transaction.deliver(encode_group(groups.group(commit_lsn, batches)))
+    first = {1: "a", 2: "other", 3: "b", 4: "a", 5: "b", 6: "a"}
+    assert names(store) == first | {7: "b", 8: "a", 9: "b", 10: "a"}
+    with OutboxReader.open(store.folder) as reader:
+        named = [int(value.header.schema_version) for value in reader.read(Sequence(0), reader.head())]
+    assert [number for number in named if number] == [1, 2, 3, 4, 5, 6, 2, 6, 6, 2, 7, 8, 9, 10, 2, 10]
 
 
 def test_the_newest_version_with_each_name_of_a_table_stays(store: StateStore, reader: OutboxReader) -> None:

@@ -22,6 +22,7 @@ from tests.support.processes.descriptors import no_descriptors
 from tidemark.io.host.clock import boot_id, own_start_ticks, process_start_ticks
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import describe_error
+from tidemark.io.host.unix_sockets import PATH_BYTES_MAX
 from tidemark.io.process.control import (
     CONNECTIONS_MAX,
     DEADLINE_S,
@@ -35,7 +36,7 @@ from tidemark.io.state.environment import Environment
 from tidemark.io.state.locking.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state.locking.locks import AlreadyRunning, LockStatus, RoleLock
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import ConfigError, StateError, WalGap
+from tidemark.model.errors import StateError, WalGap
 from tidemark.wire.control import Json
 
 if TYPE_CHECKING:
@@ -395,9 +396,23 @@ def test_a_socket_without_a_server_is_reported(folder: StateFolder) -> None:
         request(folder.socket("archiver"), {"command": "echo"})
 
 
-def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="over 107 bytes"):
-        StateFolder(tmp_path / ("x" * 100)).socket("sidecar")
+@pytest.mark.parametrize("length", [PATH_BYTES_MAX, PATH_BYTES_MAX + 1, 1_000])
+def test_a_socket_may_have_a_path_of_any_length(length: int) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        missing = length - len(root) - len("/sidecar.sock")
+        folder = Path(root, *["x" * 99] * (missing // 100), "y" * (missing % 100 - 1))
+        folder.mkdir(parents=True)
+        path = folder / "sidecar.sock"
+        assert len(str(path)) == length
+        served = ControlServer(path, {"echo": lambda asked: {"heard": asked["word"]}})
+        try:
+            assert path.is_socket()
+            assert request(path, {"command": "echo", "word": "x"})["heard"] == "x"
+        finally:
+            served.close()
+        assert not path.exists()
+        with pytest.raises(DaemonUnreachable, match="no process answers"):
+            request(path, {"command": "echo"})
 
 
 def test_logs_are_events_with_lsns_as_postgresql_prints_them() -> None:

@@ -15,6 +15,7 @@ class FileRow(NamedTuple):
     place: tuple[int, int, int]
     epoch: tuple[int, int]
     after: str | None
+    before: str | None
 
 
 def use_config(text: str, *daemons: Sidecar) -> None:
@@ -33,11 +34,11 @@ def file_rows(file: Path, table: str = "public.account") -> list[FileRow]:
         if not database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'changes'").fetchone()[0]:
             return []
         found = database.execute(
-            "SELECT op, timeline, commit_lsn, ordinal, epoch_timeline, epoch, after FROM changes "
+            "SELECT op, timeline, commit_lsn, ordinal, epoch_timeline, epoch, after, before FROM changes "
             'WHERE "table" = ? ORDER BY rowid',
             (table,),
         ).fetchall()
     return [
-        FileRow(op, (timeline, lsn, ordinal), (epoch_timeline, epoch), after)
-        for op, timeline, lsn, ordinal, epoch_timeline, epoch, after in found
+        FileRow(op, (timeline, lsn, ordinal), (epoch_timeline, epoch), after, before)
+        for op, timeline, lsn, ordinal, epoch_timeline, epoch, after, before in found
     ]

@@ -9,7 +9,7 @@ from tests.support.forged.groups import DATABASE, batch, position, relation
 from tests.support.plugins.daemons import file_rows
 from tests.support.plugins.examples import SqliteConsumer
 from tests.unit.plugins.test_group_transforms import EPOCH, group_of, transforms_of
-from tidemark import CopyBoundary, Route, Truncation
+from tidemark import CopyBoundary, PartitionChange, PartitionEvent, Route, Truncation
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.change import GroupItem
 from tidemark.model.lsn import Lsn, SystemIdentifier, Xid
@@ -77,3 +77,15 @@ def test_a_truncation_is_written_under_each_name_of_its_source(consumer: PluginC
         consumer, Truncation(position(130), Lsn(129), DATABASE, Xid(701), OTHER, cascade=False, restart_identity=False)
     )
     assert [row.op for row in file_rows(file, "public.client")] == ["t"]
+
+
+def test_a_partition_that_is_emptied_or_leaves_is_named_by_its_tableoid(consumer: PluginConsumer, file: Path) -> None:
+    part = relation("part", oid=18000)
+    emptied = Truncation(
+        position(120), Lsn(119), DATABASE, Xid(700), OWN, cascade=False, restart_identity=False, partition=part.oid
+    )
+    deliver(consumer, emptied)
+    for at, change in enumerate(PartitionChange):
+        deliver(consumer, PartitionEvent(position(130 + at), Lsn(129), DATABASE, Xid(701), change, OWN, part))
+    found = [(row.op, row.before) for row in file_rows(file, "public.account")]
+    assert found == [("t", '{"tableoid": 18000}')] * 3  # TRUNCATE, DETACH, DROP

@@ -1,11 +1,12 @@
 """The options and credentials of an object store: validated at the start, and secret."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from tidemark.io.host.local_path import NoLakeLocation, lake_location
+from tidemark.io.host.local_path import NoLakeLocation, NotText, lake_location, local_path
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.lake_config import LakeConfig, store_environment
 from tidemark.pipeline.driver.arguments import parse_arguments
@@ -45,6 +46,21 @@ def test_a_path_that_delta_rs_reads_as_another_one_is_refused(folder: str) -> No
     with pytest.raises(NoLakeLocation, match=r"--lake: /srv/(?s:.)*no lake can be in a path with") as raised:
         lake_location(f"/srv/{folder}/lake", "--lake")
     assert str(raised.value.hint).startswith("choose a folder")
+
+
+@pytest.mark.parametrize("folder", ["a%20b", "a[b"])
+def test_a_link_to_such_a_path_is_refused(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(NoLakeLocation, match=rf"--lake: .*/link/lake is .*/{re.escape(folder)}/lake: no lake can be"):
+        lake_location(str(tmp_path / "link" / "lake"), "--lake")
+
+
+def test_a_path_that_is_not_utf8_is_refused() -> None:
+    text = os.fsdecode(b"/srv/\xff/lake")
+    for located in (lake_location, local_path):
+        with pytest.raises(NotText, match=r"--lake: .* is not UTF-8"):
+            located(text, "--lake")
 
 
 @pytest.mark.parametrize("folder", ["a b", "a%b", "a%", "a:b", "a#b?c*", "äöü", "a{b}<c>", "~"])

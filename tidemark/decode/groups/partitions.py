@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tidemark.decode.transactions.schema_changes import differ, logical_description
+from tidemark.decode.transactions.version_cache import VersionCache
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.model.change import (
@@ -32,7 +33,7 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import TABLEOID_NUMBER, Align, Column, Relation, TypeDescription, TypeKind
 
-ROUTES_MAX = 65536  # versions whose route is cached
+REPORTED_MAX = 65_536  # roots whose last reported version is kept
 ROUTED_KIND = "p"  # pg_class.relkind of partitioned tables, which have no rows
 _COPIED_KIND = "r"  # of tables with rows
 _OID = TypeDescription(
@@ -111,8 +112,8 @@ class PartitionRoutes:
     def __init__(self, dialects: Mapping[Oid, Dialect], root_of: RootOf) -> None:
         self._dialects = dialects
         self._root_of = root_of
-        self._targets: dict[Relation, Relation] = {}
-        self._routes: dict[Relation, _PartitionRoute] = {}
+        self._targets: VersionCache[Relation, Relation] = VersionCache()
+        self._routes: VersionCache[Relation, _PartitionRoute] = VersionCache()
         self._reported: dict[tuple[Oid, Oid], Relation | None] = {}  # the last reported version of a table, by its OID
 
     def root(self, relation: Relation) -> Relation | None:
@@ -124,11 +125,9 @@ class PartitionRoutes:
         """Return the version under which rows of `relation` are delivered."""
         target = self._targets.get(relation)
         if target is None:
-            if len(self._targets) >= ROUTES_MAX:
-                self._targets.clear()
             root = self.root(relation)
             target = as_target(root, relation) if root is not None else alone(relation)
-            self._targets[relation] = target
+            self._targets.keep(relation, target)
         return target
 
     def batches(self, made: Iterable[ChangeBatch]) -> list[ChangeBatch]:
@@ -156,13 +155,11 @@ class PartitionRoutes:
     def _route(self, batch: ChangeBatch) -> _PartitionRoute:
         route = self._routes.get(batch.relation)
         if route is None:
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
             target = self.target(batch.relation)
             index_of = {column.name: index for index, column in enumerate(batch.relation.live_columns)}
             indexes = tuple(index_of[column.name] for column in target.live_columns[:-1])
             struct = arrow_struct(target.live_columns, self._dialects[batch.database])
-            route = self._routes[batch.relation] = _PartitionRoute(target, indexes, struct, batch_schema(struct))
+            route = self._routes.keep(batch.relation, _PartitionRoute(target, indexes, struct, batch_schema(struct)))
         return route
 
     # Events
@@ -234,7 +231,7 @@ class PartitionRoutes:
         shown = replace(shown, identity_columns=(), primary_key=()) if shown is not None else None
         if key in self._reported and self._reported[key] == shown:
             return False
-        if len(self._reported) >= ROUTES_MAX:
+        if len(self._reported) >= REPORTED_MAX:
             self._reported.clear()
         self._reported[key] = shown
         return True

@@ -12,11 +12,10 @@ from tidemark.decode.groups.left_tables import LeftTables
 from tidemark.decode.groups.partitions import PartitionRoutes, RelationItem, RoutedItem, has_rows
 from tidemark.decode.transactions.reorder_buffer.itemlog import Item
 from tidemark.decode.transactions.schema_changes import CAPTURED_KINDS, UncapturedDrop
+from tidemark.decode.transactions.version_cache import VersionCache
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import SchemaEvent, TransactionEnd
 from tidemark.model.relation import Relation
-
-TABLES_MAX = 65536  # relation versions whose selection is cached
 
 IsSelected = Callable[[Relation], bool]
 
@@ -35,16 +34,14 @@ class SelectedItems:
         self._routes = routes
         self._copied = copied
         self._left = left
-        self._selection: dict[Relation, bool] = {}
+        self._selection: VersionCache[Relation, bool] = VersionCache()
 
     def selects(self, relation: Relation) -> bool:
         """Return whether the rows of a relation version are delivered."""
         found = self._selection.get(relation)
         if found is None:
-            if len(self._selection) >= TABLES_MAX:
-                self._selection.clear()
             found = all_tables(relation) and self._selected(self._routes.target(relation))
-            self._selection[relation] = found
+            self._selection.keep(relation, found)
         return found
 
     def delivered(self, item: RelationItem | UncapturedDrop, end: TransactionEnd | None) -> Iterator[RoutedItem]:

@@ -27,6 +27,7 @@ from tidemark.decode.transactions.object_names import NO_NAMES, NamesThen
 from tidemark.decode.transactions.reorder_buffer.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.transactions.reorder_buffer.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.reorder_buffer.rowlog import RelationVersions
+from tidemark.decode.transactions.version_cache import VersionCache
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.identifiers import quote_identifier
 from tidemark.model.change import LogicalMessage, Op, Truncation
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from array import array
 
 MESSAGES_WRAPPED_SINCE = 17  # before 17, a transactional message neither begins a transaction nor counts as its change
-TABLES_MAX = 65536  # relation versions whose names and codecs are cached
 EXPANDED_BYTES_MAX = 32 << 20  # decompressed at once, for one side of one table's rows; a single row may be larger
 NEVER_COUNTED = 1 << 62  # printed batches are not counted: they are not kept
 
@@ -130,8 +130,8 @@ class TestDecodingRenderer:
         self._dialects = dialects
         self._hidden_prefixes = frozenset(hidden_prefixes)
         self._end = end
-        self._tables: dict[tuple[str, Relation], _TableLines] = {}
-        self._selection: dict[Relation, bool] = {}
+        self._tables: VersionCache[tuple[str, Relation], _TableLines] = VersionCache()
+        self._selection: VersionCache[Relation, bool] = VersionCache()
         self._names = NamesThen()
         self._arenas = Arenas()
         self._writer = LineWriter()
@@ -262,9 +262,7 @@ class TestDecodingRenderer:
     def _is_selected(self, relation: Relation) -> bool:
         selected = self._selection.get(relation)
         if selected is None:
-            if len(self._selection) >= TABLES_MAX:
-                self._selection.clear()
-            selected = self._selection[relation] = self._selected(relation)
+            selected = self._selection.keep(relation, self._selected(relation))
         return selected
 
     def _table(self, relation: Relation, database: Oid) -> _TableLines:
@@ -272,9 +270,7 @@ class TestDecodingRenderer:
         key = (dialect.encoding, relation)
         table = self._tables.get(key)
         if table is None:
-            if len(self._tables) >= TABLES_MAX:
-                self._tables.clear()
-            table = self._tables[key] = _TableLines(relation, self._major, dialect, self._names, self._end)
+            table = self._tables.keep(key, _TableLines(relation, self._major, dialect, self._names, self._end))
         return table
 
 

@@ -38,10 +38,6 @@ class Completion:
         self._from_lsn = from_lsn
         self._to_lsn = to_lsn
 
-    def has_reached_from_lsn(self, lsn: Lsn) -> bool:
-        """Return whether a record at `lsn` is not before `from_lsn`."""
-        return lsn >= self._from_lsn
-
     def add(self, lsn: Lsn, transaction: OpenTransaction, add: Callable[[], None]) -> None:
         """Call `add` to add the changes of the record at `lsn` to its transaction, if the transaction is kept."""
         if not transaction.is_kept:

@@ -99,6 +99,7 @@ class Decoder:
         self.is_halted = False  # by `on_marker`: records after the last one are not decoded
         self.catalogs_changed = False  # by the last record, which the journal must then contain
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
+        self._from_lsn = from_lsn
         self._completion = Completion(self.transactions, databases, from_lsn=from_lsn, to_lsn=to_lsn)
         self._on_marker = on_marker
         self._fmt = fmt
@@ -146,7 +147,7 @@ class Decoder:
     @property
     def has_reached_from_lsn(self) -> bool:
         """Return whether all transactions open now were read from their first records on."""
-        return self._completion.has_reached_from_lsn(self.last_lsn)
+        return self.last_lsn >= self._from_lsn
 
     def decode_block(self, block: RecordBlock, journal: WriteJournal | None = None) -> Iterator[Decoded]:
         """Decode the records of `block`; yield completed transactions and messages one by one. Exhaust the iterator.

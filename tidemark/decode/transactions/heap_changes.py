@@ -22,6 +22,7 @@ from tidemark.decode.transactions.reorder_buffer.open_transaction import OpenTra
 from tidemark.decode.transactions.reorder_buffer.transactions import TransactionTable
 from tidemark.decode.transactions.schema_changes import FIRST_UNPINNED_OID, NO_POSITION_YET, PERMANENT
 from tidemark.decode.transactions.skim import Skimmer
+from tidemark.decode.transactions.version_cache import VersionBound, VersionCache
 from tidemark.decode.types.registry import prints_names
 from tidemark.model.change import BeforeKind, Op, Truncation
 from tidemark.model.errors import CorruptWal, NodeUnfit
@@ -30,7 +31,6 @@ from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2
 
-TABLES_MAX = 65536  # cached relation versions; above it the cache is cleared
 SelectsRelation = Callable[[Relation], bool]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 SEQUENCE = "S"
@@ -147,7 +147,8 @@ class HeapChanges:
         self.names: NameKeeper | None = None
         self._transactions = transactions
         self._skimmer = skimmer
-        self._tables: dict[Relation, _RelationFacts] = {}
+        self._tables: VersionCache[Relation, _RelationFacts] = VersionCache()
+        self._numbered = VersionBound()
 
     def decode_heap(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
         """Process a record of the resource manager HEAP that names a block."""
@@ -359,11 +360,7 @@ class HeapChanges:
 
     def _facts_of(self, relation: Relation) -> _RelationFacts:
         table = self._tables.get(relation)
-        if table is None:
-            if len(self._tables) >= TABLES_MAX:
-                self._tables.clear()
-            table = self._tables[relation] = _RelationFacts(relation, _role_of(relation))
-        return table
+        return self._tables.keep(relation, _RelationFacts(relation, _role_of(relation))) if table is None else table
 
     def _is_ordinary(self, table: _RelationFacts) -> bool:
         """Return whether the skimmer can extract rows of a table: no row needs an inspection."""
@@ -379,8 +376,19 @@ class HeapChanges:
         elif table.role is _RowHandling.TOAST:
             self._skimmer.file_has_chunks(locator)
         elif self._is_ordinary(table):
-            if len(self._transactions.versions) >= TABLES_MAX:
-                self._transactions.renew_versions()
-                self._skimmer.forget_all()
-            number = self._transactions.versions.number(database, table.relation)
+            number = self._number_of(database, table.relation)
             self._skimmer.file_has_rows(locator, number, selected=self.selects(table.relation))
+
+    def _number_of(self, database: Oid, relation: Relation) -> int:
+        """Return the number of a version; begin a new numbering if there are too many."""
+        versions = self._transactions.versions
+        if len(versions) >= self._numbered.kept_max:
+            self._numbered.drop(versions.relations)
+            self._transactions.renew_versions()
+            self._skimmer.forget_all()
+            versions = self._transactions.versions
+        before = len(versions)
+        number = versions.number(database, relation)
+        if number == before:
+            self._numbered.add(relation)
+        return number

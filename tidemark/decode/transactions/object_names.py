@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from tidemark.decode.datum.tuples import TupleLayout, deform
 from tidemark.decode.transactions.ports import Catalog
+from tidemark.decode.transactions.version_cache import VersionCache
 from tidemark.decode.types.codec import Codec, Dialect
 from tidemark.decode.types.registry import column_codec, prints_names
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.relation import Relation
 
-TABLES_MAX = 65536  # relation versions whose codecs are cached
 NAME_BYTES = 200  # approximate memory of one name
 
 
@@ -94,7 +94,7 @@ class NameKeeper:
 
     def __init__(self) -> None:
         self._now = _NamesNow()
-        self._known: dict[tuple[str, Relation], _NamedColumns] = {}
+        self._known: VersionCache[tuple[str, Relation], _NamedColumns] = VersionCache()
 
     def record(self, context: RowContext, relation: Relation, *packed: bytes | None) -> None:
         """Store the names that the tuples of a row need."""
@@ -114,16 +114,12 @@ class NameKeeper:
     def _columns(self, dialect: Dialect, relation: Relation) -> _NamedColumns:
         key = (dialect.encoding, relation)
         columns = self._known.get(key)
-        if columns is None:
-            if len(self._known) >= TABLES_MAX:
-                self._known.clear()
-            naming = dialect.naming(self._now)
-            columns = self._known[key] = _NamedColumns(
-                TupleLayout.of(relation),
-                tuple(
-                    (index, column_codec(column, naming))
-                    for index, column in enumerate(relation.columns)
-                    if not column.dropped and prints_names(column.type)
-                ),
-            )
-        return columns
+        if columns is not None:
+            return columns
+        naming = dialect.naming(self._now)
+        codecs = tuple(
+            (index, column_codec(column, naming))
+            for index, column in enumerate(relation.columns)
+            if not column.dropped and prints_names(column.type)
+        )
+        return self._known.keep(key, _NamedColumns(TupleLayout.of(relation), codecs))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tidemark.io.flight.remote_errors import ServerBusy, ServerUnreachable, translated_error
-from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.flight.server_address import ServerAddress, flight_location
 from tidemark.io.state.schema_values import ReadVersions, decode_schema
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
@@ -72,7 +72,7 @@ class FlightOutbox:
         self._relations = ReadVersions()
         with self._translated():
             roots = {"tls_root_certs": address.roots} if address.roots else {}
-            self._client = flight.FlightClient(address.url, generic_options=KEEPALIVE, **roots)
+            self._client = flight.FlightClient(flight_location(address.url), generic_options=KEEPALIVE, **roots)
         self.identity: Identity = self._request_facts().identity  # of the last facts
 
     @property

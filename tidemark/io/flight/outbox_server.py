@@ -22,6 +22,7 @@ from tidemark.io.flight.capture_answers import CAPTURE_QUERIES, answer
 from tidemark.io.flight.flight_outbox import AUTHORIZATION
 from tidemark.io.flight.remote_errors import ServerBusy, encoded_error
 from tidemark.io.flight.request_bounds import RequestRefused, check_size, parse_request
+from tidemark.io.flight.server_address import flight_location
 from tidemark.io.flight.server_metrics import VALUES_KIND, ServerMetrics
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.readers.outbox import OutboxReader
@@ -89,7 +90,7 @@ class OutboxServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         certificates = [(listening.certificate, listening.key)] if listening.certificate else []
         before = os.umask(_SOCKET_UMASK & ~listening.socket_mode)  # gRPC creates the socket
         try:
-            super().__init__(listening.location, tls_certificates=certificates, middleware=middleware)
+            super().__init__(flight_location(listening.location), tls_certificates=certificates, middleware=middleware)
         finally:
             os.umask(before)
 

@@ -1,10 +1,11 @@
 """The address of an outbox server, with the token and the certificates that a client needs."""
 
 import ipaddress
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from tidemark.io.process.secret_sources import KEY_BYTES_MIN, read_key
 from tidemark.model.errors import ConfigError
@@ -43,7 +44,12 @@ class ServerAddress:
         if parts.scheme == UNIX:
             if not parts.path.startswith("/") or parts.netloc:
                 raise BadServerAddress(f"{url!r} is not the address of a unix socket")
-            return cls(url)
+            if parts.query or parts.fragment:
+                raise BadServerAddress(
+                    f"{url!r} is not the address of a unix socket",
+                    hint="write ? and # of a path as %3F and %23: the log of the server shows its address",
+                )
+            return cls(unix_url(Path(unquote(parts.path, errors="surrogateescape"))))
         try:
             port = parts.port
         except ValueError:
@@ -58,6 +64,20 @@ class ServerAddress:
                 hint=f"{_HOW_TO_COPY} with tokenFile, or --token-file of cdcctl",
             )
         return cls(url, read_token(token_file, "the token"), _read_roots(roots_file) if roots_file is not None else b"")
+
+
+def unix_url(path: Path) -> str:
+    """Return the URL of a unix socket."""
+    return f"{UNIX}://{quote(os.fsencode(path))}"
+
+
+def flight_location(url: str) -> str:
+    """Return the URL of a server as Flight requires it.
+
+    NB: Arrow decodes the path of a unix socket, and gRPC decodes the result again (pyarrow 26).
+    """
+    prefix = f"{UNIX}://"
+    return prefix + quote(url.removeprefix(prefix)) if url.startswith(prefix) else url
 
 
 def read_token(path: Path, what: str) -> Secret:

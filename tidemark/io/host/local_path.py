@@ -3,6 +3,7 @@
 A lake may also be in an object store: then its location is the URL `s3://bucket/prefix`.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -15,12 +16,19 @@ _LAKE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9_=.-]+)*
 # NB: delta-rs makes a URL of a path and decodes it again (1.6): it writes to one folder and reads from another one, or
 # panics. Measured for each character of ASCII.
 _NO_LAKE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]^|\x00-\x1f\x7f]")
+_NOT_UTF8 = re.compile(r"[\ud800-\udfff]")  # PEP 383: bytes of a path that are no text
 
 
 class NotLocal(ConfigError):
     """A URL instead of a local path."""
 
     hint = "give a folder of a local file system; of all paths, only that of a lake may be in an object store"
+
+
+class NotText(ConfigError):
+    """A path whose bytes are not UTF-8: configurations, logs, the lake and Spark have paths as text."""
+
+    hint = "rename the folder or the file: its name is not UTF-8"
 
 
 class NoLakeLocation(ConfigError):
@@ -33,9 +41,12 @@ class NoLakeLocation(ConfigError):
 
 
 def local_path(text: str, what: str = "") -> Path:
-    """Return a path, which need not exist; raise `NotLocal` for a URL; `what` names its purpose."""
+    """Return a path, which need not exist; raise `NotLocal` for a URL, `NotText`; `what` names its purpose."""
+    said = f"{what + ': ' if what else ''}{text}"
     if _SCHEME.match(text):
-        raise NotLocal(f"{what + ': ' if what else ''}{text} is a URL, not a local path")
+        raise NotLocal(f"{said} is a URL, not a local path")
+    if _NOT_UTF8.search(text):
+        raise NotText(f"{said} is not UTF-8")
     return Path(text)
 
 
@@ -47,13 +58,15 @@ def is_in_store(text: str) -> bool:
 def lake_location(text: str, what: str = "") -> str:
     """Return the location of a lake: an absolute path, or a URL without a slash at its end.
 
-    Raises `NoLakeLocation`.
+    Raises `NoLakeLocation` or `NotText`.
     """
     said = f"{what + ': ' if what else ''}{text}"
     if not _SCHEME.match(text):
-        path = str(Path(text).absolute())
-        if found := _NO_LAKE.search(path):
-            raise NoLakeLocation(f"{said}: no lake can be in a path with {found[0]!r}", hint=_PATH_HINT)
+        path = str(local_path(text, what).absolute())
+        for used in (path, os.path.realpath(path)):  # NB: delta-rs follows symbolic links first
+            if found := _NO_LAKE.search(used):
+                shown = said if used == path else f"{said} is {used}"
+                raise NoLakeLocation(f"{shown}: no lake can be in a path with {found[0]!r}", hint=_PATH_HINT)
         return path
     if not is_in_store(text):
         raise NoLakeLocation(f"{said} is a URL of another store than s3://")

@@ -30,8 +30,7 @@ class SecretInDsn(ConfigError):
 
     hint = (
         "remove the password and put it into a file of mode 0600 that PGPASSFILE names "
-        "(host:port:database:user:password, the word replication as database for the stream), or use a "
-        "certificate"
+        "(host:port:database:user:password, * as database for several), or use a certificate"
     )
 
 
@@ -79,7 +78,10 @@ def with_connect_timeout(dsn: str, timeout_s: int) -> str:
 def describe_dsn(dsn: str) -> str:
     """Return the parts of `dsn` that may be shown: host, port, database and user."""
     keywords = parse_dsn(dsn)
-    return " ".join(f"{name}={keywords[name]}" for name in _SHOWN if name in keywords) or "libpq's defaults"
+    return (
+        " ".join(f"{name}={keywords[name]}" for name in _SHOWN if name in keywords)
+        or "libpq's defaults, since the DSN is empty"
+    )
 
 
 def _check_passfile(named: str | None) -> None:

@@ -27,7 +27,8 @@ class NoHbaLine(ConnectionRejected):
 
     hint = (
         "add a line to the node's pg_hba.conf and reload it: `hostssl replication USER ADDRESS scram-sha-256` for the "
-        "stream (the keyword `all` does not cover replication), `hostssl DATABASE USER ADDRESS scram-sha-256` for SQL"
+        "stream (the keyword `all` does not cover replication), `hostssl DATABASE USER ADDRESS scram-sha-256` for SQL; "
+        "for a connection with no encryption, add sslmode=require to the DSN, or write `host` in place of `hostssl`"
     )
 
 

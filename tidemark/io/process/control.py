@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Full, Queue
 
+from tidemark.io.host.unix_sockets import socket_address
 from tidemark.model.errors import ConfigError, Fenced, InternalError, NodeUnreachable, TidemarkError
 from tidemark.wire.control import LINE_BYTES_MAX, BadRequest, Json, decode_line, encode_line, refusal
 
@@ -78,7 +79,8 @@ class ControlServer:
         path.unlink(missing_ok=True)
         before = os.umask(0o777 & ~file_mode)
         try:
-            self._socket.bind(str(path))
+            with socket_address(path) as address:
+                self._socket.bind(address)
         finally:
             os.umask(before)
         self._socket.listen(_BACKLOG)
@@ -217,7 +219,8 @@ def request(path: Path, content: Mapping[str, Json], deadline_s: float = DEADLIN
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(deadline_s)
         try:
-            connection.connect(str(path))
+            with socket_address(path) as address:
+                connection.connect(address)
             connection.sendall(encode_line(content))
             return decode_line(_receive_line(connection))
         except OSError as error:

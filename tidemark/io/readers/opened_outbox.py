@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tidemark.io.host.logs import LaterLog
 from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.outbox_use import check_is_used
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state_folder import StateFolder
 
@@ -26,5 +27,15 @@ def open_once(folder: StateFolder) -> OutboxReader:
             opened.close()
             opened = None
         if opened is None:
-            opened = _OPEN[key] = OutboxReader.open(folder, guarded=reporting_stuck_writers(LaterLog("state")))
+            opened = _OPEN[key] = _opened(folder)
         return opened
+
+
+def _opened(folder: StateFolder) -> OutboxReader:
+    opened = OutboxReader.open(folder, guarded=reporting_stuck_writers(LaterLog("state")))
+    try:
+        check_is_used(opened)
+    except BaseException:
+        opened.close()
+        raise
+    return opened

@@ -312,10 +312,10 @@ class OutboxReader(OpenedState):
 
     def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
         if after < ledger.trimmed:
-            raise OutboxTrimmed(
-                f"the outbox of {self.folder.root} contains {ledger.trimmed + 1} to {ledger.head}; values after "
-                f"{after} were requested"
-            )
+            contents = f"contains {ledger.trimmed + 1} to {ledger.head}"
+            if ledger.trimmed == ledger.head:
+                contents = f"is empty after value {ledger.head}"
+            raise OutboxTrimmed(f"the outbox of {self.folder.root} {contents}; values after {after} were requested")
         if after > ledger.head:
             raise StateError(
                 f"the outbox of {self.folder.root} ends at {ledger.head}; values after {after} were requested"

@@ -16,7 +16,7 @@ from tidemark.io.state.reader_holds import (
     mark_bytes,
     required_readers,
 )
-from tidemark.io.state.schema_numbers import SchemaNumbers
+from tidemark.io.state.schema_numbers import PresentVersions, SchemaNumbers
 from tidemark.io.state.schema_values import encode_schema
 from tidemark.io.state.stored_values import StoredValues
 from tidemark.model.errors import StateError
@@ -58,7 +58,8 @@ class OutboxTransaction(StoredValues):
         self._numbers = SchemaNumbers() if numbers is None else numbers
         self._readers: tuple[Mapping[str, Reader], frozenset[str]] | None = None  # once read, until one changes
         self._head: int = NO_SEQUENCE  # after what this transaction delivers
-        self._new_versions: dict[tuple[Oid, Relation], SchemaVersion] = {}
+        self._new_versions: dict[SchemaVersion, tuple[Oid, Relation]] = {}
+        self._new_present = PresentVersions()  # of them
         self._deleted_versions: set[SchemaVersion] = set()
         self._has_searched = False
         self._dropped_tables = list[TableKey]()
@@ -149,10 +150,7 @@ class OutboxTransaction(StoredValues):
         """
         if self._numbers.needs_search:
             self._delete_versions(self.ledger())
-        number = self._numbers.numbers.get((database, relation))
-        if number is not None and number not in self._deleted_versions:
-            return number
-        return self._new_versions.get((database, relation)) or self._store_version(database, relation)
+        return self._number(database, relation) or self._store_version(database, relation)
 
     def drop_versions(self, database: Oid, relation: Oid) -> None:
         """Record that a table is dropped: its schema versions are not needed for long."""
@@ -278,18 +276,30 @@ class OutboxTransaction(StoredValues):
             )
 
     def _version_of(self, database: Oid, relation: Relation) -> SchemaVersion:
-        number = self._numbers.numbers.get((database, relation))
-        if number is None or number in self._deleted_versions:
-            return self._new_versions.get((database, relation)) or self._store_version(database, relation)
-        self._numbers.named[number] = self._head  # also if this transaction fails: the version then stays longer
+        number = self._number(database, relation)
+        if number is None:
+            return self._store_version(database, relation)
+        if number not in self._new_versions:
+            self._numbers.named[number] = self._head  # also if this transaction fails: the version then stays longer
         return number
+
+    def _number(self, database: Oid, relation: Relation) -> SchemaVersion | None:
+        """Return the number of a version that is stored under the latest name of its table."""
+        if self._new_versions:
+            if (number := self._new_present.number(database, relation)) is not None:
+                return number
+            if self._new_present.has_other_name(database, relation):
+                return None
+        number = self._numbers.present.number(database, relation)
+        return None if number in self._deleted_versions else number
 
     def _store_version(self, database: Oid, relation: Relation) -> SchemaVersion:
         """Store a version under the number after the greatest."""
         handle = self._environment.database("schemas")
         number = SchemaVersion(self._last_version() + 1)
         self._transaction.put(numbered(self._scope, number), encode_schema(database, relation), db=handle)
-        self._new_versions[database, relation] = number
+        self._new_versions[number] = database, relation
+        self._new_present.add(database, relation, number)
         return number
 
     def _last_version(self) -> SchemaVersion:

@@ -24,7 +24,6 @@ from tidemark.io.state.process_folder import ProcessFolder
 from tidemark.model.errors import ConfigError, StateError
 
 SERVER = "server"  # the outbox server, beside the roles
-SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,8 @@ class StateFolder(ProcessFolder):
         return self.root / f"pipeline-{reader}.json"
 
     def socket(self, role: str) -> Path:
-        """Return the socket of a role, or of the outbox server; raise for a path that is too long for a socket."""
-        path = self.root / f"{role}.sock"
-        if len(str(path).encode()) > SOCKET_PATH_BYTES_MAX:
-            raise ConfigError(
-                f"the path of the socket has over {SOCKET_PATH_BYTES_MAX} bytes: {path}",
-                hint="choose a state folder with a shorter path",
-            )
-        return path
+        """Return the socket of a role, or of the outbox server."""
+        return self.root / f"{role}.sock"
 
     def relax_umask(self) -> None:
         """Give the group, if there is one, access to the files that this process creates: relax the umask."""

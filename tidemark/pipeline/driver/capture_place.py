@@ -23,6 +23,7 @@ from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics_ports import MetricsPorts, assigned_ports
 from tidemark.io.process.run_record import ProcessRecord, RecordFile, StateRecord
 from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.outbox_use import check_is_used
 from tidemark.io.readers.state_capture import StateCapture
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.process_folder import ProcessFolder
@@ -117,6 +118,7 @@ class StatePlace:
         guarded = reporting_stuck_writers(get_log("state"))
         with ExitStack() as stack:
             outbox = stack.enter_context(OutboxReader.open(self.folder, guarded=guarded))
+            check_is_used(outbox)
             store = stack.enter_context(StateStore.open(self.folder, guarded=guarded))
             capture = StateCapture(store, self.selection)
             folder = ProcessFolder(self.folder.root.absolute(), self.folder.shared_with_group)

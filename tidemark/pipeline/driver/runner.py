@@ -35,6 +35,7 @@ from tidemark.pipeline.landing.capture_port import CapturePort
 from tidemark.pipeline.landing.feed import Feed, newest_commit
 from tidemark.pipeline.landing.lake_epoch import LakeHold
 from tidemark.pipeline.landing.landing import LakePositions, Landing
+from tidemark.pipeline.landing.late_begin import LATE_HINT
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
@@ -200,6 +201,8 @@ class Pipeline:
         lake = self._landing.positions.lake_id()  # a checkpoint belongs to one lake, and a state may serve two
         register_source(spark)
         self._log.info("query starts", lake=settings.lake, outbox=self._outbox_id, after=start)
+        if begins_late := self._landing.positions.begins_late:
+            self._log.warning("the lake lacks earlier changes", reason=begins_late, hint=LATE_HINT)
         rows = (
             spark.readStream.format(FORMAT)
             .options(**settings.source)
@@ -310,8 +313,8 @@ def starting_sequence(positions: LakePositions, outbox: OutboxPort) -> Sequence:
     """Return the sequence after which the lake lacks values: its applied sequence.
 
     An outbox that is new to the lake starts at its beginning; changes that the lake contains are skipped by position. A
-    lake without a recorded outbox needs all values from the first on; the outbox raises an error if that is trimmed.
+    lake without a recorded outbox begins with the first value, or late (`late_begin`).
     """
-    if positions.outbox in ("", outbox.outbox_id):
+    if positions.outbox == outbox.outbox_id or not (positions.outbox or positions.begins_late):
         return positions.applied.sequence
     return outbox.ledger().trimmed

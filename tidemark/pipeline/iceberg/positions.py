@@ -103,6 +103,7 @@ class CatalogPositions:
         self._catalog = catalog
         self.tables: Mapping[TableId, TablePosition] = {}
         self.settled: Mapping[TableId, TablePosition] = {}  # none: a write concerns the rows that changed
+        self.begins_late = ""  # why the lake lacks the first values of its outbox, until a batch is written
         self._where = f"the catalog of {root}"
         with translated(self._where):
             catalog.create_namespace_if_not_exists(NAMESPACE)

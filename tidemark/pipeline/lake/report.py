@@ -6,6 +6,7 @@ Nothing is written, and a running pipeline is not disturbed: a table may be ahea
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError, TidemarkError
@@ -63,7 +64,7 @@ class OpenedLake:
                 f"{root} is a lake of Iceberg tables, which this command does not support",
                 hint=(
                     "cdcctl lake list, check and adopt do; other programs read its tables by its catalog, "
-                    f"sqlite:///{root}/{CATALOG_FILE}"
+                    f"sqlite:///{quote(root)}/{CATALOG_FILE}"
                 ),
             )
         owner = LakeTable(f"{self.root}/{FOLDER}", "")

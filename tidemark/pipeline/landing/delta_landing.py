@@ -16,6 +16,7 @@ from tidemark.pipeline.landing.behind.paused_tables import PausedTables
 from tidemark.pipeline.landing.dropped_tables import DroppedTables
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.landing import LandingParts
+from tidemark.pipeline.landing.late_begin import note_late_begin
 from tidemark.pipeline.landing.maintenance import Maintenance
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.progress import report_changes
@@ -146,6 +147,7 @@ class DeltaLanding:
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
             self._log.warning("another writer changed the positions table; ignoring its change", change=change)
+        note_late_begin(lake.positions, self._outbox)
         self._record_tables(lake)
         self._has_resumed = False
         return lake

@@ -21,6 +21,7 @@ from tidemark.pipeline.lake.tables.table_errors import LakeFailed, LakeFull
 from tidemark.pipeline.landing.dropped_tables import OFFER_S, is_due
 from tidemark.pipeline.landing.feed import Feed
 from tidemark.pipeline.landing.landing import LandingParts
+from tidemark.pipeline.landing.late_begin import note_late_begin
 from tidemark.pipeline.landing.metrics import BatchStage
 from tidemark.pipeline.landing.settings_check import BadTableSettings
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
@@ -134,6 +135,7 @@ class IcebergLanding:
         lake = IcebergLake(
             self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry, lake_id=lake_id
         )
+        note_late_begin(lake.positions, self._outbox)
         self._progress.record_tables(lake.positions.tables)
         return lake
 

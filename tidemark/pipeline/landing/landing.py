@@ -35,6 +35,9 @@ class LandingParts:
 class LakePositions(Protocol):
     """What a lake records as applied."""
 
+    begins_late: str
+    """Why the lake lacks the first values of its outbox; "": it has them."""
+
     @property
     def tables(self) -> Mapping[TableId, TablePosition]:
         """Return the position of each table that is not settled."""

@@ -154,6 +154,11 @@ def _byte_count(given: pa.RecordBatch | GivenRows) -> int:
     return int(given.get_total_buffer_size()) if isinstance(given, pa.RecordBatch) else given.byte_count
 
 
+def first_position(item: GroupItem) -> Position:
+    """Return the position of the first change in an item."""
+    return bounds_of(item)[0] if isinstance(item, ChangeBatch) else item.position
+
+
 def last_position(item: GroupItem) -> Position:
     """Return the position of the last change in an item."""
     return bounds_of(item)[1] if isinstance(item, ChangeBatch) else item.position

@@ -24,7 +24,7 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 from tidemark.pipeline.lake.deletion_marks import expire_deleted
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.folders import LOG, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions.positions import Positions
@@ -44,8 +44,9 @@ from tidemark.pipeline.sinks.log.changelog import ChangeLog, expire_rows, expire
 from tidemark.pipeline.sinks.log.log_table import DeltaLogFormat
 from tidemark.pipeline.sinks.log.messages import append_messages
 from tidemark.pipeline.sinks.replica.replica import Replica
-from tidemark.pipeline.sinks.steps import Delivered, byte_count
+from tidemark.pipeline.sinks.steps import Delivered, byte_count, first_position
 from tidemark.pipeline.sinks.targets.exclusion import excluded, included
+from tidemark.pipeline.sinks.targets.late_lake import late_begin
 from tidemark.pipeline.sinks.targets.merge_intervals import MergeIntervals
 from tidemark.pipeline.sinks.targets.pinned_columns import Pins
 from tidemark.pipeline.sinks.targets.schema_policy import refusing_changes
@@ -145,11 +146,14 @@ class TableWrites:
         known = self._positions.tables.get(table)
         restart = partial(self._accepted_copy, table)
         entry, applied = known.log if known else UNTOUCHED, applied_of(known)
+        late = late_begin(self._positions.begins_late, items) if known is None else None
         pinned = self._pins.columns(table, known, items, settings.schema_policy)
         refusing = refusing_changes(apply, name, settings, _own(applied, entry), pinned, is_replica=False)
         target = TargetTable(uri, app, entry, applied, refusing, restart)
         with self._locks.held(uri):
             outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
+        if late is not None and outcome.table is not None:
+            outcome = replace(outcome, broke=LogBreak(late.reason, late.position, first_position(items[0].item)))
         self._maintain(target, outcome, LOG_KEY, LOG_FILE_ROWS, keep_hours)
         self._keep(outcome)
         return outcome
@@ -233,7 +237,8 @@ class TableWrites:
                 compact(replica, keep_hours)  # rows without a key, which no reader needs
             return replica
 
-        entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
+        late = late_begin(self._positions.begins_late, items) if known is None else None
+        entry, applied = known.replica if known else LakeEntry(fault=late), applied_of(known)
         refusing = refusing_changes(apply, name, settings, _own(applied, entry), pinned, is_replica=True)
         target, stored = TargetTable(uri, app, entry, applied, refusing), stored_items(items)
         outcome = excluded(target, REPLICA, settings)

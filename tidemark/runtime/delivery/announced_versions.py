@@ -29,9 +29,10 @@ class AnnouncedVersions:
                     self._known[key] = relation
             elif isinstance(item, SchemaEvent):
                 self._consumer.on_schema(item)
-                described = item.after or item.before
-                assert described is not None, item
-                self._known[item.database, described.oid] = described
+                if item.after is not None:
+                    self._known[item.database, item.after.oid] = item.after
+                elif item.before is not None:
+                    self._known.pop((item.database, item.before.oid), None)
 
 
 def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:

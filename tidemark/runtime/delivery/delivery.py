@@ -175,6 +175,7 @@ class OutboxTarget:
                 self._wait_for_space(full, encoded.byte_count, wait_s)
                 wait_s = min(SPACE_WAIT_MAX_S, wait_s * 2)
             else:
+                self._progress.waits_for_room = ""
                 if encoded.moves_delivered:
                     self._progress.deliver(delivered.pointer)
                 self._report_lapsed(transaction)
@@ -185,6 +186,7 @@ class OutboxTarget:
         if wait_s == SPACE_WAIT_FIRST_S:
             self._metrics.outbox_full.inc()
             self._log.warning("the outbox or its disk is full, delivery waits", reason=str(full))
+        self._progress.waits_for_room = str(full)
         self._clear_stale_readers()
         # Pages freed by one transaction are usable two transactions later: trim, then a small write, then the group.
         with suppress(StateFull):  # of the disk itself: not even this write finds space

@@ -130,6 +130,8 @@ class TransformChanges:
                 if self._is_new(item) or _key(item) in self._current:
                     self._current[_key(item)] = self._identity(item.database, relation)
                     self._note(item, self._current[_key(item)])
+                if isinstance(item, SchemaEvent) and item.after is None:
+                    self._current.pop(_key(item), None)
         return group
 
     def record(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:

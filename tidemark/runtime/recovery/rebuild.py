@@ -80,7 +80,6 @@ def rebuild(
         )
     bytes_max = config.outbox.bytes_max
     identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)
-    folder.socket("sidecar")  # rejects a path that is too long for a socket, before anything is written
     stage = _stage(config, manifest)
     after, epoch = _numbers_after(manifest, lake), _epoch_after(config, manifest)
     with StateStore.create(folder, identity, numbers_after=after, guarded=guarded) as store:

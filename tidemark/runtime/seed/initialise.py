@@ -183,7 +183,6 @@ def _create(
     user: ServerUser | None = None,
 ) -> StateStore:
     """Create the state with its identity and the files beside it; or open the existing one."""
-    folder.socket("sidecar")  # rejects a path that is too long for a socket, before anything is written
     config.ring_bytes(facts.segment_bytes)  # rejects a ring that is too small for the node
     prepare_archive(config, facts.system_identifier, user)  # rejects a folder that cannot be the archive
     make_marker_key(config, folder)

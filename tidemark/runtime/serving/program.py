@@ -16,12 +16,13 @@ import click
 import pyarrow as pa
 
 from tidemark.io.flight.outbox_server import Listening, OutboxServer
-from tidemark.io.flight.server_address import PLAIN, TLS, UNIX, is_loopback
+from tidemark.io.flight.server_address import PLAIN, TLS, UNIX, is_loopback, unix_url
 from tidemark.io.flight.server_metrics import ServerMetrics
 from tidemark.io.flight.server_token import load_server_token
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
+from tidemark.io.host.unix_sockets import PATH_BYTES_MAX, is_too_long
 from tidemark.io.process.config import Config, ServerConfig
 from tidemark.io.process.config_loading import load_config
 from tidemark.io.process.config_reference import CONFIG_REFERENCE
@@ -30,6 +31,7 @@ from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import StateRecord, recorded
 from tidemark.io.process.stop_signals import call_at_stop_signals
 from tidemark.io.readers.opened_outbox import open_once
+from tidemark.io.readers.outbox_use import check_is_used
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
@@ -93,7 +95,7 @@ class ServerEnding:
 def listening(config: ServerConfig, folder: StateFolder, listen: str, *, insecure_loopback: bool) -> Listening:
     """Return where the server listens; raise `BadListening` for a port without TLS, unless it is a loopback one."""
     if not listen:
-        return Listening(f"{UNIX}://{folder.socket(SERVER)}", socket_mode=folder.file_mode)
+        return Listening(unix_url(_socket(folder)), socket_mode=folder.file_mode)
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         raise BadListening(f"server.listen: {listen!r} is not HOST:PORT")
@@ -111,6 +113,25 @@ def listening(config: ServerConfig, folder: StateFolder, listen: str, *, insecur
     return Listening(f"{PLAIN}://{listen}", token)
 
 
+def _socket(folder: StateFolder) -> Path:
+    """Return the socket of the server; raise `BadListening` if neither gRPC nor a reader could use its path."""
+    path = folder.socket(SERVER)
+    port = "serve a port instead (server.listen)"
+    if is_too_long(path):
+        raise BadListening(
+            f"the outbox server cannot listen at {path}: this path has {len(os.fsencode(path))} bytes, and that of a "
+            f"unix socket has at most {PATH_BYTES_MAX}",
+            hint=f"{port}, or move the state to a folder whose path has at most "
+            f"{PATH_BYTES_MAX - len(path.name) - 1} bytes",
+        )
+    if "," in str(path):  # gRPC's separator of addresses
+        raise BadListening(
+            f"the outbox server cannot listen at {path}: gRPC has no unix socket whose path contains a comma",
+            hint=f"{port}, or move the state to another folder",
+        )
+    return path
+
+
 def _serve(config: Config, folder: StateFolder, at: Listening, log: Log, ending: ServerEnding) -> None:
     """Serve until a signal; raise the error that ends the server, for example `StateReplaced`."""
     stop = threading.Event()
@@ -124,6 +145,7 @@ def _serve(config: Config, folder: StateFolder, at: Listening, log: Log, ending:
     call_at_stop_signals(end)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder, guarded=reporting_stuck_writers(log)))
+        check_is_used(store)
         lock = stack.enter_context(RoleLock.acquire(folder, SERVER))
         run = stack.enter_context(recorded(StateRecord(store), lock.owner, log))
         metrics = ServerMetrics(store.identity.capture)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tidemark.wire.state.process_log import Owner
 
+OUTBOX = "outbox"  # the built-in consumer that fills the outbox
 EMBEDDED = "tidemark.Engine"  # the consumer of an engine's state: a daemon over it would deliver elsewhere
 
 

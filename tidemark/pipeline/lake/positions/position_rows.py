@@ -60,6 +60,7 @@ SCHEMA = pa.schema(
         # Also there: folders of removed tables that are being deleted, and the position when a table was removed last.
         pa.field("leaving", LEAVING),
         pa.field("removed_to", POSITION),
+        pa.field("begins_late", pa.string()),  # also there: why the lake lacks the first changes; NULL: it has them
     ]
 )
 

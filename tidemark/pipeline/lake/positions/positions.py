@@ -64,6 +64,7 @@ class Positions:
         self.leaving: dict[str, LeavingFolder] = {}  # by folder: `_positions` has no row of its table any longer
         self._named: frozenset[str] = frozenset()  # the leaving folders that `_positions` names
         self.removed_to: Position | None = None  # that of the lake when a table was removed last; None: none was
+        self.begins_late = ""  # why the lake lacks the first values of its outbox; "": it has them
         for row in self._rows():
             if row["database"] != INVALID_OID:
                 table = parse_table(row)
@@ -74,6 +75,7 @@ class Positions:
             self.events_after = position_in(row, "events_after")
             self.leaving = {one.folder: one for one in parse_leaving(row.get("leaving"))}
             self.removed_to = position_in(row, "removed_to")
+            self.begins_late = str(row.get("begins_late") or "")
         self._named = frozenset(self.leaving)
         self.written_version = self._table.version  # at the last write; other threads read it
         self._at_rest.update(of for of, table in self.tables.items() if table.is_at_rest)
@@ -210,6 +212,7 @@ class Positions:
         row["leaving"] = leaving_column(self.leaving.values()) or None
         row["events_after"] = self.events_after and position_columns(self.events_after)
         row["removed_to"] = self.removed_to and position_columns(self.removed_to)
+        row["begins_late"] = self.begins_late or None
         return as_rows([row])
 
     def _rows(self) -> list[dict[str, object]]:

@@ -138,7 +138,8 @@ def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str]
         newest[database, relation.oid] = version, relation
         if matches(relation.qualified_name, patterns):
             ever[database, relation.oid] = version, relation
-    # NB: a table that is renamed back has the version from before, whose number is not the newest.
+    # NB: in a state of version 0.1, a table that was renamed back has the version from before, whose number is not the
+    # newest.
     found = {key: known for key, known in ever.items() if newest[key] == known} or ever
     if not found:
         raise UnknownTable(

@@ -24,6 +24,7 @@ from tidemark.model.emptied import dropped_partition, emptying
 from tidemark.model.message_prefix import REWIND_PREFIX
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.layout import VERSIONS_KEPT
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.rows.row_form import RowForm
@@ -62,6 +63,8 @@ class RowContents:
         if version <= table.newest or self.evolution is Evolution.IGNORE or not self._contains(outbox, header):
             return None
         if version not in self._misfits:
+            if len(self._misfits) >= VERSIONS_KEPT:
+                self._misfits.clear()
             relation = outbox.relation(version)
             differences = table.differences(relation, self.given)
             text = f"{relation.qualified_name}: {', '.join(differences)}" if differences else None
@@ -161,6 +164,8 @@ class RowContents:
         if version == NO_SCHEMA_VERSION:
             return False
         if version not in self._is_member:
+            if len(self._is_member) >= VERSIONS_KEPT:
+                self._is_member.clear()
             self._is_member[version] = self.form.table.contains(
                 header.database, outbox.relation(version), outbox.beginning
             )
