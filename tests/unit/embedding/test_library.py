@@ -225,7 +225,7 @@ def test_each_argument_of_an_engine_has_a_check() -> None:
 
 
 def test_a_processor_with_async_methods_is_refused(tmp_path: Path) -> None:
-    class Later:
+    class ProcessesLater:
         def start(self, pool: tidemark.WorkerPool) -> None: ...
 
         async def process(self, part: tidemark.ProcessorPart) -> None: ...
@@ -233,7 +233,7 @@ def test_a_processor_with_async_methods_is_refused(tmp_path: Path) -> None:
         def stop(self) -> None: ...
 
     with pytest.raises(tidemark.ConfigError, match=r"processor=.* is not a processor"):
-        Engine(DSN, state=tmp_path / "state", processor=Later())  # type: ignore[arg-type]
+        Engine(DSN, state=tmp_path / "state", processor=ProcessesLater())  # type: ignore[arg-type]
 
 
 def test_other_calls_of_the_library_check_their_arguments(tmp_path: Path) -> None:
