@@ -89,6 +89,7 @@ lake_option = click.option(
 reader_option = click.option(
     "--reader", default="spark", show_default=True, help="The reader of the pipeline that writes the lake."
 )
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 config_option = click.option(
     "--config",
     type=PATH,

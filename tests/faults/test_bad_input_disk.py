@@ -57,8 +57,16 @@ def test_init_on_a_full_disk_reports_that_and_succeeds_once_there_is_space(
     disk.fill(leave_bytes=free_bytes)
     refused(cdcctl("init", "--state", state, "--dsn", node.dsn()), ExitCode.STATE, "no space", str(state))
     disk.empty()
-    succeeded(cdcctl("init", "--state", state, "--dsn", node.dsn()))
+    assert "delivery will wait" not in succeeded(cdcctl("init", "--state", state, "--dsn", node.dsn())).err
     succeeded(cdcctl("status", "--state", state))
+
+
+def test_init_on_a_disk_that_is_too_small_says_that_delivery_will_wait(node: Cluster, disk: SmallDisk) -> None:
+    state = disk.root / "state"
+    disk.fill(leave_bytes=KEPT_BACK)
+    made = succeeded(cdcctl("init", "--state", state, "--dsn", node.dsn()))
+    assert f"the disk of {state} has " in made.err
+    assert "delivery will wait" in made.err
 
 
 def test_delivery_waits_on_a_full_disk_and_continues_automatically(node: Cluster, disk: SmallDisk) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
-from tidemark.embedding.engine import Engine
+from tidemark.embedding.engine import AN_ENGINE, Engine
 from tidemark.engine.pool.batch import Batch, Change
 from tidemark.model.errors import ConfigError
 from tidemark.runtime.context import Stopped
@@ -49,6 +49,7 @@ class AsyncHandler(Generic[Handled]):
     @asynccontextmanager
     async def running(self, engine: Engine) -> AsyncIterator[Engine]:
         """Start `engine`; at the end stop it, and raise the error that ended it unless the block raised another."""
+        AN_ENGINE("tidemark.AsyncHandler.running: engine", engine)
         if self._loop is not None:
             raise ConfigError("an AsyncHandler belongs to one engine", hint="create one for each engine")
         self._loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from functools import partial
 
 from tidemark.engine.lifecycle import EngineState, StopStep
 from tidemark.engine.offset_update import OffsetsHook, PartitionOffsets
-from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.logs import Log, describe_raised
 from tidemark.wire.state.event_logs import Loss, Rewind
 
 
@@ -81,7 +81,7 @@ class Callbacks:
             with self._calling():
                 call()
         except Exception as error:  # noqa: BLE001 - the application's own: it must not keep the engine from stopping
-            self.log.warning("a callback failed", callback=name, **describe_error(error))
+            self.log.warning("a callback failed", callback=name, **describe_raised(error, name))
 
     @contextmanager
     def _calling(self) -> Iterator[None]:

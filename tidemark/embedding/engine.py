@@ -24,12 +24,12 @@ from tidemark.embedding.callbacks import Callbacks
 from tidemark.embedding.engine_capture import EngineCapture, RestartSettings
 from tidemark.embedding.engine_folder import open_state
 from tidemark.embedding.engine_options import (
+    CHECKS,
+    WHERE,
+    WITHIN_S,
     EngineOptions,
-    checked_poison,
-    checked_pool,
+    check_pool,
     checked_processor,
-    checked_stop_condition,
-    checked_transforms,
     engine_config,
     one_handler,
     serializer_settings,
@@ -51,6 +51,7 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
+from tidemark.model.arguments import checked_arguments, instance_of
 from tidemark.model.change import EngineEvent
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
@@ -85,6 +86,7 @@ class Engine(Stoppable):
     """
 
     @noted_hints()
+    @checked_arguments(WHERE, CHECKS)
     def __init__(
         self,
         dsn: str,
@@ -154,11 +156,11 @@ class Engine(Stoppable):
             databases,
             tables,
             buffer_bytes=buffer_bytes,
-            poison=checked_poison(poison),
+            poison=poison,
             settings=serializer_settings(serializer, settings),
         )
-        self._transforms = checked_transforms(transforms)
-        self._stop_when = checked_stop_condition(stop_when)
+        self._transforms = tuple(transforms)
+        self._stop_when = stop_when
         others = {
             "handler": handler is not None,
             "change_handler": change_handler is not None,
@@ -168,6 +170,7 @@ class Engine(Stoppable):
             "poison": poison is not Poison.FAIL,
         }
         self._processor = checked_processor(processor, others)
+        check_pool(pool, workers)
         retry = self._config.retry
         self._log = LibraryLog()
         self._pool = EnginePool(
@@ -175,7 +178,7 @@ class Engine(Stoppable):
             Processing(change_handler is not None, serializer, SystemClock()),
             self._options,
             processor=self._processor,
-            kind=checked_pool(pool, workers),
+            kind=pool,
             on_event=on_event,
             has_transforms=bool(self._transforms),
             backoff=(retry.first_s, retry.max_s),
@@ -243,6 +246,8 @@ class Engine(Stoppable):
         assert self._thread is not None, "made by the start"
         self._thread.start()
 
+    @noted_hints()
+    @checked_arguments(f"{WHERE}.stop", {"within_s": WITHIN_S})
     def stop(self, within_s: float | None = None) -> tuple[str, ...]:
         """Stop: finish what the pool has within `within_s`, store the position, end the source, release everything.
 
@@ -377,3 +382,6 @@ class Engine(Stoppable):
         with self._state_lock:
             self._state = change(self._state, expected, wanted)
         self._callbacks.changed(wanted)
+
+
+AN_ENGINE = instance_of(Engine, "an engine", hint="give each engine, as in EngineGroup(orders, customers)")

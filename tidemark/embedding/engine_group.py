@@ -3,10 +3,15 @@
 import threading
 from collections.abc import Sequence
 
-from tidemark.embedding.engine import POLL_S, Engine
+from tidemark.embedding.engine import AN_ENGINE, POLL_S, Engine
+from tidemark.embedding.engine_options import WITHIN_S
+from tidemark.embedding.hints import noted_hints
 from tidemark.embedding.stoppable import Stoppable
 from tidemark.engine.lifecycle import EngineState
+from tidemark.model.arguments import checked_arguments, list_of
 from tidemark.model.errors import ConfigError
+
+WHERE = "tidemark.EngineGroup"
 
 
 class EngineGroup(Stoppable):
@@ -15,10 +20,12 @@ class EngineGroup(Stoppable):
     `with EngineGroup(orders, customers) as group: group.wait()` runs until one of them has ended and all have stopped.
     """
 
+    @noted_hints()
+    @checked_arguments(WHERE, {"engines": list_of(AN_ENGINE, "engines")})
     def __init__(self, *engines: Engine) -> None:
         """Check the arguments; start nothing."""
         if not engines or len({id(engine) for engine in engines}) != len(engines):
-            raise ConfigError("tidemark.EngineGroup: pass engines, each of them once")
+            raise ConfigError(f"{WHERE}: pass engines, each of them once")
         super().__init__()
         self._engines: Sequence[Engine] = engines
         self._ending = threading.Event()
@@ -36,6 +43,8 @@ class EngineGroup(Stoppable):
                 raise
         self._thread.start()
 
+    @noted_hints()
+    @checked_arguments(f"{WHERE}.stop", {"within_s": WITHIN_S})
     def stop(self, within_s: float | None = None) -> tuple[str, ...]:
         """Stop all engines, each within `within_s`; return the names of threads that are still in a handler.
 

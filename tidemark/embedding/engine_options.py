@@ -10,9 +10,20 @@ from tidemark.engine.pool.commit_policy import CommitPolicy
 from tidemark.engine.pool.dispatch import Order
 from tidemark.engine.pool.stop_condition import StopWhen
 from tidemark.io.node.dsn import parse_dsn
-from tidemark.io.process.config import WORKERS_MAX, Config
+from tidemark.io.process.config import BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, WORKERS_MAX, Config
 from tidemark.io.process.config_faults import sections_fault
 from tidemark.io.process.config_loading import parse_config
+from tidemark.model.arguments import (
+    PLAIN_FUNCTION,
+    Check,
+    instance_of,
+    is_plain_function,
+    list_of,
+    must_be,
+    number,
+    one_of,
+    whole_number,
+)
 from tidemark.model.errors import ConfigError
 from tidemark.model.poison import Poison
 from tidemark.runtime.pool.pending_batch import GivenHandler, UnitHandler
@@ -21,9 +32,53 @@ from tidemark.serializers.serializer import CORRECT_SETTINGS, Serializer
 from tidemark.transforms.transform import Transform
 
 RETRIES_MAX = 1000
+STOP_S_MAX = 86_400  # as of times in the configuration: the waits of a thread have a limit
 WHERE = "tidemark.Engine"
 PROCESSOR_METHODS = ("start", "process", "stop")
 GivenSettings = Mapping[str, Mapping[str, object]]
+_text = must_be(lambda given: isinstance(given, str), "text")
+_patterns = list_of(_text, "a list of patterns", hint='write tables=["public.*"]')
+_transform = instance_of(
+    Transform, "an instance of a transform", hint="give instances of Mask, Filter, ..., or OnBatch(function)"
+)
+WITHIN_S = number(lambda given: 0 <= given <= STOP_S_MAX, f"of seconds from 0 to {STOP_S_MAX}")
+CHECKS: Mapping[str, Check] = {
+    **dict.fromkeys(
+        ("handler", "change_handler", "on_event", "update_offsets", "on_loss", "on_rewind"), PLAIN_FUNCTION
+    ),
+    **dict.fromkeys(("on_signal", "on_state", "on_stop_step", "on_end"), PLAIN_FUNCTION),
+    **dict.fromkeys(("tables", "databases"), _patterns),
+    "dsn": _text,
+    "state": must_be(lambda given: isinstance(given, str | Path) and str(given) != "", "the path of a folder"),
+    "serializer": instance_of(Serializer, "an instance of a serializer", hint="for example DebeziumJson()"),
+    "transforms": list_of(_transform, "a list of transforms", hint="write transforms=[Mask(...)]"),
+    "workers": whole_number(0, WORKERS_MAX),
+    "pool": one_of(PoolKind),
+    "order": one_of(Order),
+    "commit": instance_of(CommitPolicy, "ALWAYS, every(...) or a combination of these"),
+    "retries": whole_number(0, RETRIES_MAX),
+    "poison": one_of(Poison),
+    "stop_when": instance_of(StopWhen, "StopWhen.after_changes(...), StopWhen.before(...) or StopWhen.after(...)"),
+    "buffer_bytes": whole_number(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX),
+    "start_within_s": number(lambda given: given > 0, "of seconds greater than 0"),
+    "stop_within_s": WITHIN_S,
+}
+"""Of each argument but `processor` and `settings`, which have their own functions below."""
+_OMIT = "omit it: an engine does not use it"
+_GIVE = "give the argument {} of the engine"
+REFUSED_SETTINGS: Mapping[str, str] = {
+    **dict.fromkeys(("lake", "log", "markers", "metrics", "reader", "realtime", "server", "standby"), _OMIT),
+    **dict.fromkeys(("consumer", "deliver.consumer", "deliver.jsonl_file"), _GIVE.format("handler")),
+    **dict.fromkeys(("serializer", "deliver.serializer"), _GIVE.format("serializer")),
+    "transforms": _GIVE.format("transforms"),
+    "pool": _GIVE.format("workers, pool, order or buffer_bytes"),
+    "capture.dsn": _GIVE.format("dsn"),
+    "select.databases": _GIVE.format("databases"),
+    "select.tables": _GIVE.format("tables"),
+    "deliver.unconfirmed_bytes_max": _GIVE.format("buffer_bytes"),
+    "poison.policy": _GIVE.format("poison"),
+}
+"""Sections and keys that an engine does not use, or that its arguments decide, with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +93,6 @@ class EngineOptions:
     start_within_s: float
     stop_within_s: float
 
-    def __post_init__(self) -> None:
-        _check("workers", self.workers, 0, WORKERS_MAX)
-        _check("retries", self.retries, 0, RETRIES_MAX)
-        if not isinstance(self.order, Order):
-            raise ConfigError(f"{WHERE}: order={self.order!r}: must be one of {', '.join(map(str, Order))}")
-        if not isinstance(self.commit, CommitPolicy):
-            raise ConfigError(f"{WHERE}: commit={self.commit!r}: must be ALWAYS, every(...) or a combination of these")
-        if not self.start_within_s > 0:
-            raise ConfigError(f"{WHERE}: start_within_s={self.start_within_s}: must be greater than 0")
-        if not self.stop_within_s >= 0:
-            raise ConfigError(f"{WHERE}: stop_within_s={self.stop_within_s}: must be 0 or greater")
-
 
 def engine_config(
     dsn: str,
@@ -61,8 +104,6 @@ def engine_config(
     settings: GivenSettings,
 ) -> Config:
     """Return the configuration; `settings` has further values by section and key, as in tidemark.toml."""
-    if isinstance(tables, str) or isinstance(databases, str):
-        raise ConfigError(f"{WHERE}: tables and databases are lists of patterns", hint='write tables=["public.*"]')
     named = tuple(databases) or _database_of(dsn)
     own: Mapping[str, Mapping[str, object]] = {
         "capture": {"dsn": dsn},
@@ -88,13 +129,12 @@ def serializer_settings(serializer: Serializer | None, settings: GivenSettings |
 
     Raise `ConfigError` if either has another form, or the serializer needs what the configuration does not have.
     """
-    given = settings or {}
+    given = {} if settings is None else settings
+    _check_settings(given)
     if fault := sections_fault(given):
         raise ConfigError(f"{WHERE}: settings: {fault}")
     if serializer is None:
         return given
-    if not isinstance(serializer, Serializer):
-        raise ConfigError(f"{WHERE}: serializer is {type(serializer).__name__}", hint="for example DebeziumJson()")
     of_serializer = f"{WHERE}: settings of {type(serializer).__name__}"
     if fault := sections_fault(serializer.settings):
         raise ConfigError(f"{of_serializer}: {fault}", hint=CORRECT_SETTINGS)
@@ -112,7 +152,7 @@ def checked_processor(processor: Processor | None, others: Mapping[str, bool]) -
     """
     if processor is None:
         return None
-    missing = [name for name in PROCESSOR_METHODS if not callable(getattr(processor, name, None))]
+    missing = [name for name in PROCESSOR_METHODS if not is_plain_function(getattr(processor, name, None))]
     if missing or isinstance(processor, type):
         raise ConfigError(
             f"{WHERE}: processor={processor!r} is not a processor",
@@ -124,41 +164,10 @@ def checked_processor(processor: Processor | None, others: Mapping[str, bool]) -
     return processor
 
 
-def checked_poison(poison: Poison) -> Poison:
-    """Return the policy; raise if it is none."""
-    if not isinstance(poison, Poison):
-        raise ConfigError(f"{WHERE}: poison={poison!r}: must be one of {', '.join(map(str, Poison))}")
-    return poison
-
-
-def checked_pool(pool: PoolKind, workers: int) -> PoolKind:
-    """Return what the workers are; raise if it is nothing, or if the other arguments need threads."""
-    if not isinstance(pool, PoolKind):
-        raise ConfigError(f"{WHERE}: pool={pool!r}: must be one of {', '.join(map(str, PoolKind))}")
+def check_pool(pool: PoolKind, workers: int) -> None:
+    """Raise if the other arguments need threads."""
     if pool is PoolKind.PROCESSES and workers == 0:
         raise ConfigError(f"{WHERE}: workers=0: a serial engine has no worker processes")
-    return pool
-
-
-def checked_stop_condition(condition: StopWhen | None) -> StopWhen | None:
-    """Return the condition to stop; raise if it is none."""
-    if condition is not None and not isinstance(condition, StopWhen):
-        raise ConfigError(
-            f"{WHERE}: stop_when={condition!r}: must be StopWhen.after_changes(...), StopWhen.before(...) or "
-            "StopWhen.after(...)"
-        )
-    return condition
-
-
-def checked_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """Return the transforms; raise if one of them is none."""
-    for number, each in enumerate(transforms, 1):
-        if not isinstance(each, Transform):
-            raise ConfigError(
-                f"{WHERE}: transforms: number {number} is {type(each).__name__}",
-                hint="give instances of Mask, Filter, ..., or OnBatch(function)",
-            )
-    return tuple(transforms)
 
 
 def _database_of(dsn: str) -> tuple[str, ...]:
@@ -168,6 +177,10 @@ def _database_of(dsn: str) -> tuple[str, ...]:
     return (name,)
 
 
-def _check(name: str, given: int, least: int, most: int) -> None:
-    if not least <= given <= most:
-        raise ConfigError(f"{WHERE}: {name}={given}: must be from {least} to {most}")
+def _check_settings(given: GivenSettings) -> None:
+    """Raise if there is a setting that an engine does not use, or that its arguments decide."""
+    sections = given.items() if isinstance(given, Mapping) else ()
+    keys = [f"{section}.{key}" for section, values in sections if isinstance(values, Mapping) for key in values]
+    for name in (*(section for section, _values in sections), *keys):
+        if name in REFUSED_SETTINGS:
+            raise ConfigError(f"{WHERE}: settings: {name} is not a setting of an engine", hint=REFUSED_SETTINGS[name])

@@ -12,7 +12,7 @@ from tidemark.model.change import EngineEvent
 from tidemark.runtime.pool.handler_pool import HandlerPool, PartPool
 from tidemark.runtime.pool.pending_batch import Processing, UnitHandler
 from tidemark.runtime.pool.pool_kind import PoolKind
-from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, preparation
+from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, name_of, preparation
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
 from tidemark.runtime.pool.worker_serving import WorkerCode
 from tidemark.runtime.pool.worker_template import WorkerTemplate
@@ -57,6 +57,7 @@ class EnginePool:
             PartHandler(handler, on_event),
             prepare=preparation(has_transforms=has_transforms, has_serializer=has_serializer),
             isolate=isolate,
+            name_of=name_of,
             workers=options.workers,
             retries=options.retries,
             backoff=backoff,

@@ -15,6 +15,7 @@ from tidemark.runtime.pool.pending_batch import Processing, RetriedChange
 from tidemark.runtime.pool.pool_parts import PoolPart
 
 THREAD_NAME = "tidemark-processor"
+SUBMITTED = "a function that the processor submitted"
 POLL_S = 0.1  # how soon an error of a call in the pool is noticed by a thread that waits for space
 
 
@@ -44,7 +45,12 @@ class ProcessorPool:
         self._processor = processor
         self._processing = processing
         self._calls: HandlerPool[Callable[[], None]] = HandlerPool(
-            lambda call: call(), workers=workers, retries=retries, backoff=backoff, log=log
+            lambda call: call(),
+            workers=workers,
+            retries=retries,
+            backoff=backoff,
+            log=log,
+            name_of=lambda _call: SUBMITTED,
         )
         self._clock = SystemClock()
         self._dispatch: Dispatch[PoolPart] = Dispatch()

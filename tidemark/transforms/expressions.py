@@ -9,6 +9,7 @@ Everything else is refused when the expression is made; columns and types are ch
 each node is evaluated on no rows. An error names line and column.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,6 +24,7 @@ from tidemark.model.change import AFTER, BEFORE, Op
 from tidemark.transforms.transform import BadTransform, TableShape, TransformFailed
 
 CHARACTERS_MAX = 10_000
+EXCERPT_CHARACTERS = 80  # of the line with the error
 CHANGE_COLUMNS = {"op": "_op", "commit_time": "_commit_time", "xid": "_xid", "origin": "_origin"}
 SIDES = {"before": BEFORE, "after": AFTER}
 Evaluate = Callable[[pa.RecordBatch], pa.Array]  # or a scalar, for all rows
@@ -141,7 +143,7 @@ class SqlExpression:
         except sqlglot.ParseError as error:
             found = error.errors[0]
             at = max(0, int(found["col"]) - len(found["highlight"]))  # sqlglot's column is the end of the token
-            raise self._error_at(int(found["line"]), at + 1, str(found["description"])) from None
+            raise self._error_at(int(found["line"]), at + 1, _syntax_error(found)) from None
         except sqlglot.errors.TokenError:
             raise self._error(len(text), "a quote or a comment is not closed") from None
         except RecursionError:
@@ -151,7 +153,8 @@ class SqlExpression:
         self._tree = trees[0]
         for node in self._tree.walk(bfs=False):
             if not isinstance(node, _ALLOWED):
-                raise self._error(_offset(node), f"{_called(node)} is not permitted")
+                offset, name = self._written(node)
+                raise self._error(offset, f"{name} is not permitted", hint=f"permitted are {PERMITTED}")
 
     def bind(self, shape: TableShape) -> BoundExpression:
         """Check columns and types for a version of a table. Raise `BadExpression`."""
@@ -165,12 +168,23 @@ class SqlExpression:
             raise self._error(_offset(self._tree), f"a condition is needed, this is {bound.type}")
         return bound
 
-    def _error(self, offset: int, message: str) -> BadExpression:
-        before = self.text[:offset]
-        return self._error_at(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, message)
+    def _written(self, node: exp.Expr) -> tuple[int, str]:
+        """Return where a node is in the text, and its name as it is written there, or else as SQL spells it."""
+        place = _word_place(node, self.text)
+        if place is None:
+            return _offset(node), _called(node)
+        start, end = place
+        return start, self.text[start:end] + ("()" if self.text[end:].lstrip().startswith("(") else "")
 
-    def _error_at(self, line: int, column: int, message: str) -> BadExpression:
-        return BadExpression(f"{self._owner}: line {line}, column {column}: {message}")
+    def _error(self, offset: int, message: str, hint: str | None = None) -> BadExpression:
+        before = self.text[:offset]
+        return self._error_at(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, message, hint)
+
+    def _error_at(self, line: int, column: int, message: str, hint: str | None = None) -> BadExpression:
+        written = self.text.split("\n")[line - 1]
+        first = max(0, column - 1 - EXCERPT_CHARACTERS // 2)
+        excerpt = written[first : first + EXCERPT_CHARACTERS]
+        return BadExpression(f"{self._owner}: line {line}, column {column}: {message}, in: {excerpt}", hint=hint)
 
 
 class _Binding:
@@ -375,12 +389,58 @@ def _folded(identifier: exp.Expr) -> str:
     return name if identifier.args.get("quoted") else name.lower()
 
 
+def _syntax_error(found: Mapping[str, object]) -> str:
+    """Return what sqlglot found, in our words: its own name classes of Python."""
+    description = str(found["description"])
+    at = f'syntax error at or near "{found["highlight"]}"'
+    if description.startswith("Required keyword"):
+        return f"{at}: an operand or an argument is missing"
+    if description.startswith("Expecting "):
+        return f"{at}: expected {description.removeprefix('Expecting ')}"
+    if description.startswith("The number of provided arguments"):
+        return f"{at}: too many arguments"
+    return at
+
+
 def _called(node: exp.Expr) -> str:
-    """Return the name of a node for messages."""
-    return node.sql(dialect="postgres") if isinstance(node, exp.Anonymous) else type(node).__name__.upper()
+    """Return the name of a node for messages, as SQL spells it."""
+    if isinstance(node, exp.Anonymous):
+        return str(node.sql(dialect="postgres"))
+    return _name_of(type(node))
+
+
+def _name_of(kind: type[exp.Expr]) -> str:
+    if issubclass(kind, exp.Binary):
+        made = kind(this=exp.column("a"), expression=exp.column("b"))
+        for written in (made.sql(dialect="postgres"), made.sql()):
+            if written.startswith("a ") and written.endswith(" b"):
+                return str(written[2:-2])
+    if issubclass(kind, exp.Func):
+        return str(kind.sql_name())
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).upper()
+
+
+def _word_place(node: exp.Expr, text: str) -> tuple[int, int] | None:
+    """Return where the name of a function, or another word, is in the text; None: the node is not written by one."""
+    if isinstance(node, exp.Binary):
+        return None
+    if "start" in node.meta:
+        return int(node.meta["start"]), int(node.meta["end"]) + 1
+    # sqlglot keeps no place of functions with a syntax of their own: it is before the arguments.
+    names = node.sql_names() if isinstance(node, exp.Func) else [_name_of(type(node))]
+    tokens = [token for token in sqlglot.tokenize(text, dialect="postgres") if token.text.upper() in names]
+    first = _offset(node)
+    found = [token for token in tokens if token.start <= first] or tokens
+    return (found[-1].start, found[-1].end + 1) if found else None
 
 
 def _offset(node: exp.Expr) -> int:
     """Return where a node begins: only some nodes have a place of their own."""
     places = [int(each.meta["start"]) for each in node.walk() if "start" in each.meta]
     return min(places, default=0)
+
+
+_WORDS = (exp.Is, exp.In, exp.Between, exp.Coalesce, exp.Cast)
+PERMITTED = ", ".join(
+    map(_name_of, (*BINARY, *(kind for kind in UNARY if kind not in (exp.Paren, exp.Neg)), *PATTERNS, *_WORDS))
+)

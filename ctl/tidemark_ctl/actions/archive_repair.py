@@ -19,6 +19,7 @@ from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, 
 from tidemark.runtime.seed.copy_rights import lacking_rights
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
+from tidemark_ctl.requests.confirmation import confirm
 from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.archive_tree import archive_of, loss_text, names_text, time_text, usecs_text
 from tidemark_ctl.views.embedded import refuse_running_engine
@@ -44,8 +45,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
             return
         for line in _loss_lines(found, broken, view, last_confirmed(store, view), copies=chosen.copy.enabled):
             click.echo(line, err=True)
-        if not yes:
-            click.confirm("Give up this WAL?", abort=True, err=True)
+        confirm("Give up this WAL?", yes=yes)
         loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), SeedProgress())
     click.echo(loss_text(loss))
     for line in lacking_rights(chosen, folder):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shutil import disk_usage
 
 import click
 
@@ -27,6 +28,7 @@ from tidemark.io.process.config_loading import parse_config
 from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.process.metrics_ports import assign_ports
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
+from tidemark.io.state.outbox_transaction import FREE_BYTES_MIN
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, NodeUnreachable
@@ -98,6 +100,7 @@ def init(
         _report_standby(chosen)
         _report_rights(chosen, folder)
     _report_ports(folder, config)
+    _report_disk(folder)
     if config is not None:
         settings.keep(folder, config)
     if is_new:
@@ -123,6 +126,17 @@ def _report_ports(folder: StateFolder, config: Path | None) -> None:
         f"metrics on {chosen.host}: sidecar {chosen.port}, archiver {chosen.archiver_port}, pipeline {pipeline}",
         err=True,
     )
+
+
+def _report_disk(folder: StateFolder) -> None:
+    """Print that nothing can be delivered if the disk of the state has less space than is reserved there."""
+    free = disk_usage(folder.root).free
+    if free < FREE_BYTES_MIN:
+        click.echo(
+            f"the disk of {folder.root} has {free >> 20} MB of free space; the outbox takes nothing before it has more "
+            f"than {FREE_BYTES_MIN >> 20} MB, which are reserved: delivery will wait",
+            err=True,
+        )
 
 
 def _write_settings(

@@ -13,6 +13,8 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.position import Sequence
 from tidemark.wire.state.values import Identity
 from tidemark_ctl.actions.lake_report import lake_report
+from tidemark_ctl.requests.confirmation import confirm
+from tidemark_ctl.requests.reader_place import naming_readers
 from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.render import Tree
 
@@ -30,9 +32,8 @@ def adopt_lake(state: Path, *, lake: str, config: Path | None, reader: str, yes:
         click.echo(f"{lake} contains the changes up to {listed['position']}, value {sequence} of the outbox", err=True)
         for fault in _faults(lake, config):
             click.echo(f"does not match the positions of the lake: {fault}", err=True)
-        if not yes:
-            click.confirm(f"Let reader {reader} go back to this position?", abort=True)
-        with store.transaction(None) as transaction:
+        confirm(f"Let reader {reader} go back to this position?", yes=yes)
+        with naming_readers(), store.transaction(None) as transaction:
             adopted = adopt(transaction, reader, Sequence(sequence))
             head = transaction.ledger().head
     click.echo(

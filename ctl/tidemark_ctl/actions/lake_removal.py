@@ -6,7 +6,9 @@ from pathlib import Path
 import click
 
 from tidemark.model.errors import ConfigError
+from tidemark.model.table_name import TableName
 from tidemark_ctl.actions.lake_report import lake_report
+from tidemark_ctl.requests.confirmation import confirm
 from tidemark_ctl.requests.report_program import report_of
 from tidemark_ctl.views.lake_tables import DROPPED, list_tree
 from tidemark_ctl.views.render import Tree, show
@@ -49,9 +51,8 @@ def remove(
         click.echo(line, err=True)
     if uncertain := sum(not table["dropped_at"] for table in chosen):
         click.echo(f"{uncertain} of them without a known time of the DROP: {UNCERTAIN}", err=True)
-    if not yes:
-        count = "this table with its" if len(chosen) == 1 else f"these {len(chosen)} tables with their"
-        click.confirm(f"Remove {count} data?", abort=True, err=True)
+    count = "this table with its" if len(chosen) == 1 else f"these {len(chosen)} tables with their"
+    confirm(f"Remove {count} data?", yes=yes)
     removed: list[Tree] = []
     kept: dict[str, Tree] = {}
     for first in range(0, len(chosen), AT_ONCE):
@@ -66,8 +67,10 @@ def remove(
 
 
 def _is_named(table: Mapping[str, Tree], names: Collection[str]) -> bool:
-    own = (table["folder"], table["table"], f"{table['database']}.{table['table']}")
-    return any(name.strip("/") in own for name in names)
+    name = TableName.parse(str(table["name"]))
+    unquoted = (table["table"], f"{table['database']}.{table['table']}")
+    own = (table["folder"], str(name), str(TableName(name.schema, name.table)), *unquoted)
+    return any(given.strip("/") in own for given in names)
 
 
 def _lines(tables: list[Mapping[str, Tree]]) -> list[str]:

@@ -9,13 +9,18 @@ from tidemark.io.parked.parked_table import ParkedTable
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark_ctl.requests.confirmation import confirm
 from tidemark_ctl.terminal_log import TerminalLog
 
+QUESTION = "These changes are then never delivered. Drop them?"
 ParkedAction = Callable[[ParkedTable, Collection[int] | None], int]
 
 
-def drop_parked(state: Path, numbers: tuple[int, ...], *, every: bool) -> None:
+def drop_parked(state: Path, numbers: tuple[int, ...], *, every: bool, yes: bool) -> None:
     """Run the command."""
+    if not yes:
+        _changed(_check, state, numbers, every=every)
+        confirm(QUESTION, yes=yes)
     click.echo(f"{_changed(ParkedTable.drop, state, numbers, every=every)} parked changes dropped")
 
 
@@ -23,6 +28,12 @@ def retry_parked(state: Path, numbers: tuple[int, ...], *, every: bool) -> None:
     """Run the command."""
     count = _changed(ParkedTable.request, state, numbers, every=every)
     click.echo(f"{count} parked changes are delivered to the consumer again; see `cdcctl parked list`")
+
+
+def _check(table: ParkedTable, numbers: Collection[int] | None) -> int:
+    """Raise `UnknownParked` before a question."""
+    table.check(numbers)
+    return 0
 
 
 def _changed(action: ParkedAction, state: Path, numbers: tuple[int, ...], *, every: bool) -> int:

@@ -4,14 +4,23 @@ from pathlib import Path
 
 import click
 
-from tidemark_ctl.requests.reader_place import ReaderPlace
+from tidemark.io.state.outbox_table import UnknownReader
+from tidemark_ctl.requests.confirmation import confirm
+from tidemark_ctl.requests.reader_place import ReaderPlace, naming_readers, now_us
+
+QUESTION = "Values that this reader has not read may then be trimmed. Drop it?"
 
 
 def drop_reader(
-    state: Path | None, server: str | None, token_file: Path | None, tls_roots: Path | None, name: str
+    state: Path | None, server: str | None, token_file: Path | None, tls_roots: Path | None, name: str, *, yes: bool
 ) -> None:
     """Run the command."""
-    with ReaderPlace(state, server, token_file, tls_roots).opened() as register:
+    with ReaderPlace(state, server, token_file, tls_roots).opened() as register, naming_readers():
+        if not yes:
+            known = register.known(now_us())
+            if name not in {*known.readers, *known.damaged}:
+                raise UnknownReader(f"reader {name!r} is not registered")
+            confirm(QUESTION, yes=yes)
         register.drop(name)
     click.echo(f"reader {name} dropped")
 
@@ -20,7 +29,7 @@ def resume_reader(
     state: Path | None, server: str | None, token_file: Path | None, tls_roots: Path | None, name: str
 ) -> None:
     """Run the command."""
-    with ReaderPlace(state, server, token_file, tls_roots).opened() as register:
+    with ReaderPlace(state, server, token_file, tls_roots).opened() as register, naming_readers():
         reader = register.resume(name)
     trimmed = "none was trimmed"
     if reader.skipped_to:

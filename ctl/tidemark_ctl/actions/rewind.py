@@ -18,6 +18,7 @@ from tidemark.runtime.recovery.rewinding import RewindPoint
 from tidemark.runtime.recovery.rewinding import rewind as go_back
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
+from tidemark_ctl.requests.confirmation import confirm
 from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.archive_tree import loss_text
 from tidemark_ctl.views.embedded import embedded_engine, refuse_running_engine
@@ -39,8 +40,7 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
         plan = plan_rewind(chosen, store, dead_wal)
         for line in _plan_lines(plan, copies=chosen.copy.enabled):
             click.echo(line, err=True)
-        if not yes:
-            click.confirm("Go back?", abort=True, err=True)
+        confirm("Go back?", yes=yes)
         done, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), SeedProgress())
     click.echo(rewind_text(done))
     if loss is not None:

@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import PATH, config_option, state_option
+from tidemark_ctl.options import PATH, config_option, state_option, yes_option
 
 
 @click.command()
@@ -12,7 +12,7 @@ from tidemark_ctl.options import PATH, config_option, state_option
 @click.option(
     "--dead-wal", type=PATH, help="A folder with the WAL of the dead branch, for example pg_wal of the old primary."
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @deferred("rewind.rewind")
 def rewind() -> None:
     """Go back to the fork at which the node left the delivered branch, and continue on its timeline.

@@ -7,14 +7,10 @@ from pathlib import Path
 import click
 
 from tidemark.io.readers.accepted_breaks import accept_breaks
-from tidemark.model.errors import ConfigError
+from tidemark_ctl.requests.confirmation import NotConfirmed, confirm
 from tidemark_ctl.views.lake_tree import LakeLoss
 
-
-class NotConfirmed(ConfigError):
-    """The operator did not confirm a loss."""
-
-    hint = "repeat the command with --accept-break, or answer yes at a terminal"
+ACCEPT_HINT = "no copy was requested: repeat the command with --accept-break, or answer y at a terminal"
 
 
 def accept_losses(state: Path, losses: Sequence[LakeLoss], *, accepted: bool) -> None:
@@ -31,5 +27,6 @@ def accept_losses(state: Path, losses: Sequence[LakeLoss], *, accepted: bool) ->
 
 
 def _confirm(count: int) -> None:
-    if not sys.stdin.isatty() or not click.confirm("Continue with this loss?", err=True):
-        raise NotConfirmed(f"{count} logs of the lake would lose changes; no copy was requested")
+    if not sys.stdin.isatty():
+        raise NotConfirmed(f"{count} logs of the lake would lose changes", hint=ACCEPT_HINT)
+    confirm("Continue with this loss?", yes=False, hint=ACCEPT_HINT)

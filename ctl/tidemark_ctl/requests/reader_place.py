@@ -11,12 +11,20 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.readers.reader_register import StateReaders
 from tidemark.io.state.locking.write_guard import reporting_stuck_writers
 from tidemark.io.state.opened_state import OpenedState
+from tidemark.io.state.outbox_table import UnknownReader
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
 from tidemark.wire.state.known_readers import KnownReaders
 from tidemark.wire.state.readers import Reader
 from tidemark_ctl.loading import loading
 from tidemark_ctl.options import state_or_server
 from tidemark_ctl.terminal_log import TerminalLog
+
+
+class NoSuchReader(ConfigError):
+    """No reader is registered by a name."""
+
+    hint = "`cdcctl reader list` shows the readers"
 
 
 class ReaderRegister(Protocol):
@@ -59,6 +67,15 @@ class ReaderPlace:
             connect = import_module("tidemark.io.flight.server_readers").connected_readers
         with connect(self.server, self.token_file, self.tls_roots) as served:
             yield served
+
+
+@contextmanager
+def naming_readers() -> Iterator[None]:
+    """Raise `NoSuchReader` if the operator has named a reader that is not registered."""
+    try:
+        yield
+    except UnknownReader as error:
+        raise NoSuchReader(str(error)) from error
 
 
 def now_us() -> int:

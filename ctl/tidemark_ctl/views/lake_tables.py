@@ -41,7 +41,7 @@ def _line(table: Mapping[str, Tree]) -> str:
     versions = ", ".join(f"{name} {table[name]}" for name in ("log", "replica") if table.get(name) is not None)
     stopped = "".join(f"; not written: {reason}" for reason in _texts(table["not_written"]))
     state = f"{_state_text(table)} at {table['position']}"
-    return f"{table['database']}.{table['table']}: {state}, {versions}, {table['folder']}{stopped}"
+    return f"{table['name']}: {state}, {versions}, {table['folder']}{stopped}"
 
 
 def _delta_tree(delta: Tree) -> Tree:

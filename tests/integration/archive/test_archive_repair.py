@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from tidemark_ctl.main import INTERRUPTED
 
 from tests.support.forged.confirmations import confirm_in_the_file
 from tests.support.lakes.lakes import feed_by_hand, rows_by_key
@@ -172,7 +171,7 @@ def test_a_hole_is_shown_given_up_and_reported_and_the_tables_are_copied_again(n
         confirmed = replace(begun.position, ordinal=begun.position.ordinal + 1)
         confirm_in_the_file(sidecar.folder, confirmed)  # as a killed process leaves it
         unasked = cdcctl("archive", "repair", "--state", holed.state, **sidecar.options)  # without confirmation
-        assert unasked.code == INTERRUPTED
+        assert unasked.code == ExitCode.CONFIG
         assert f"WAL from {format_lsn(start)} to {format_lsn(start + MB)}: {lost}" in unasked.err
         assert f"the last delivered position: {confirmed}\n" in unasked.err
         assert "while the node has that WAL in pg_wal, `cdcctl realtime on` continues" in unasked.err

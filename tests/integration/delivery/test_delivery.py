@@ -1,5 +1,6 @@
 """Delivery: a full outbox stops capture without loss; custom consumers confirm explicitly."""
 
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -382,6 +383,7 @@ def test_json_lines_are_appended_to_their_file(
     lines = path.read_text().splitlines()
     assert len(lines) == 2
     assert '"database":"app"' in lines[0]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600  # with any umask that leaves the owner's rights
 
 
 def application(

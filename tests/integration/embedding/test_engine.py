@@ -454,8 +454,9 @@ def test_a_start_that_fails_releases_everything_it_opened(
             nothing.start()
         with Engine(cluster.dsn(database), state=state, handler=Collecting()) as running:
             second = Engine(cluster.dsn(database), state=state, handler=Collecting())
-            with pytest.raises(AlreadyRunning):
+            with pytest.raises(AlreadyRunning, match=f"^this process already has an engine on {state}\n") as raised:
                 second.start()
+            assert raised.value.hint == "stop that engine first, or give each engine its own state"
             assert running.state is EngineState.RUNNING
         refused = Engine(
             cluster.dsn(database), state=state, handler=Collecting(), settings={"types": {"decimals": "string"}}

@@ -95,6 +95,23 @@ def test_a_table_is_described_by_its_name_or_folder(tmp_path: Path) -> None:
     assert f"SELECT * FROM delta_scan('{tmp_path}/stock/public/orders/replica');" in lines
 
 
+def test_a_table_with_any_name_is_described_by_the_name_that_the_list_prints(tmp_path: Path) -> None:
+    names = ("Odd Schema", 'Weird "Table".x'), ("a.b", "t"), ("public", "plain")
+    fill(tmp_path, *(table(oid, name, namespace) for oid, (namespace, name) in enumerate(names, 1)))
+    listed = json.loads(succeeded(lake_command("list", tmp_path, "--json")).out)["tables"]
+    printed = {line.partition(": live at ")[0].strip() for line in succeeded(lake_command("list", tmp_path)).lines}
+    assert {one["name"] for one in listed} == {
+        'shop.Odd Schema."Weird ""Table"".x"',
+        'shop."a.b".t',
+        "shop.public.plain",
+    }
+    for one in listed:
+        assert any(one["name"] in line for line in printed)
+        for text in (one["name"], one["name"].removeprefix("shop."), one["folder"]):
+            shown = json.loads(succeeded(lake_command("describe", tmp_path, text, "--json")).out)
+            assert (shown["name"], shown["folder"]) == (one["name"], one["folder"])
+
+
 @pytest.mark.parametrize("command", ["list", "check"])
 def test_a_folder_that_is_no_lake_is_refused(tmp_path: Path, command: str) -> None:
     refused(lake_command(command, tmp_path), ExitCode.CONFIG, "is not a lake: it has no _positions")
@@ -158,6 +175,8 @@ def test_messages_are_listed_and_checked(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, {DATABASE: "shop"})
     lake.apply(LakeBatch("outbox-1", Sequence(1), at, [(Sequence(1), message)]))
     (listed,) = json.loads(succeeded(lake_command("list", tmp_path, "--json")).out)["tables"]
+    named = json.loads(succeeded(lake_command("describe", tmp_path, listed["name"], "--json")).out)
+    assert (named["name"], named["folder"]) == ("shop.messages", "shop/messages")
     assert (listed["folder"], listed["log"], listed["position"]) == ("shop/messages", 1, str(at))
     shown = json.loads(succeeded(lake_command("describe", tmp_path, "shop/messages", "--json")).out)
     assert shown["delta_tables"]["log"]["path"] == f"{tmp_path}/shop/messages"

@@ -231,7 +231,7 @@ def test_readers_are_listed_resumed_and_dropped_in_a_state_and_at_a_server(place
     assert (again.code, again.err.count("has not lapsed")) == (ExitCode.STATE, 1)
     assert succeeded(cdcctl("reader", "drop", "query", "--yes", *place)).out == b"reader query dropped\n"
     gone = cdcctl("reader", "drop", "query", "--yes", *place)
-    assert (gone.code, gone.err.count("reader 'query' is not registered")) == (ExitCode.STATE, 1)
+    assert (gone.code, gone.err.count("reader 'query' is not registered")) == (ExitCode.CONFIG, 1)
     with OutboxReader.open(StateFolder(state)) as outbox:
         assert outbox.registered("query") is None
         assert outbox.registered("lake") is not None

@@ -57,6 +57,13 @@ class IncompleteHandler(Handler[Batch]):
         pass
 
 
+class HandlerOfLater(Handler[Batch]):
+    """Its code never runs."""
+
+    async def handle(self, batch: Batch) -> None:  # type: ignore[override]
+        raise AssertionError(batch)
+
+
 class SilentSerializer(Serializer):
     """Returns nothing."""
 

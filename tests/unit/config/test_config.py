@@ -186,6 +186,8 @@ def test_paths_that_several_programs_follow_are_absolute() -> None:
     for key, text in (
         ("archive.folder", "[archive]\nfolder = 'spool'"),
         ("markers.key_file", "[markers]\nkey_file = 'marker.key'"),
+        ("deliver.jsonl_file", "[deliver]\nconsumer = 'jsonl'\njsonl_file = 'changes.jsonl'"),
     ):
         with pytest.raises(BadConfig, match=f"{key}: must be an absolute path"):
             parse_config(text, {}, where="here")
+    parse_config("[deliver]\nconsumer = 'jsonl'\njsonl_file = '-'", {}, where="here")

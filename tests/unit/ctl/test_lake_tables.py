@@ -5,7 +5,7 @@ from tidemark_ctl.views.render import Tree
 
 from tidemark.pipeline.lake.positions.table_position import TableState
 
-TABLE: dict[str, Tree] = {"database": "shop", "table": "public.t", "position": "1:0/1:0", "log": 2, "folder": "f"}
+TABLE: dict[str, Tree] = {"name": "shop.public.t", "position": "1:0/1:0", "log": 2, "folder": "f"}
 
 
 def test_a_table_without_a_replica_is_listed_with_the_reason() -> None:

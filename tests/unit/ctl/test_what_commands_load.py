@@ -85,8 +85,8 @@ RUNS = {
     ),
     "parked drop": CommandRun("--state {state} --yes --all", STATE_ALONE),
     "parked retry": CommandRun("--state {state} 7", STATE_ALONE, ExitCode.CONFIG),
-    "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.STATE),
-    "reader resume": CommandRun("--state {state} nobody", STATE_ALONE, ExitCode.STATE),
+    "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.CONFIG),
+    "reader resume": CommandRun("--state {state} nobody", STATE_ALONE, ExitCode.CONFIG),
     "realtime off": CommandRun("--state {state} --deadline-s 1", NODE),
     "realtime on": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
     "replay": CommandRun(

@@ -97,7 +97,7 @@ def test_a_test_that_raises_is_final_and_its_text_is_not_repeated() -> None:
 
 
 def test_bad_conditions_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"after_changes\(0\): must be greater than 0"):
+    with pytest.raises(ConfigError, match="after_changes: count=0: must be a number greater than 0"):
         StopWhen.after_changes(0)
     with pytest.raises(ConfigError, match="stop_when=100: must be StopWhen"):
         Engine("postgresql://cdc@db/shop", state="s", handler=print, stop_when=100)  # type: ignore[arg-type]

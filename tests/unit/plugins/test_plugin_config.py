@@ -106,6 +106,10 @@ def test_the_fingerprint_of_a_mask_covers_its_key_wherever_the_key_is(
         (f"{ACCEPTING}[consumer]\nnote = 5", "consumer.note: Expected `str`, got `int`"),
         (f"{HANDLING}files = 'x'", "consumer.files: unknown key; FileHandler has file, gate, refuses"),
         (f"[deliver]\nconsumer = '{PLUGINS}:IncompleteHandler'", "is incomplete: it does not define handle"),
+        (
+            f"[deliver]\nconsumer = '{PLUGINS}:HandlerOfLater'",
+            f"{PLUGINS}:HandlerOfLater: handle: must be a method that is neither async nor a generator",
+        ),
         (f"{ACCEPTING}[pool]\nworkers = 2", f"pool: the consumer {PLUGINS}:AcceptingConsumer is called by one thread"),
         ("[pool]\nkind = 'processes'", "pool: the consumer outbox is called by one thread, and has no pool"),
         (f"{HANDLING}[pool]\nworkers = 0", "pool.workers: Expected `int` >= 1"),

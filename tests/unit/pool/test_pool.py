@@ -5,8 +5,12 @@ import threading
 import pytest
 
 from tests.support.processes.waiting import wait_until
+from tidemark import Batch
 from tidemark.embedding.library_log import LibraryLog
+from tidemark.model.change import TransactionBoundary
 from tidemark.runtime.pool.handler_pool import HandlerPool
+from tidemark.runtime.pool.pending_batch import RetriedChange
+from tidemark.runtime.pool.pool_parts import PoolPart, name_of
 
 DEADLINE_S = 60.0
 
@@ -66,6 +70,25 @@ def test_back_pressure_waits_for_unfinished_bytes() -> None:
     waiting.join(DEADLINE_S)
     assert not waiting.is_alive()
     pool.drain(DEADLINE_S)
+
+
+def test_an_error_of_the_handler_is_logged_as_its_own_and_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    def handle(part: PoolPart) -> None:
+        raise OSError(f"a value of {part}")
+
+    pool = HandlerPool(handle, workers=1, retries=1, backoff=(0.001, 0.002), log=LibraryLog(), name_of=name_of)
+    pool.start()
+    pool.submit([(RetriedChange.__new__(RetriedChange), 0)], 10)
+    wait_until(lambda: pool.error is not None)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "error=raised by the handler kind=OSError" in line
+    assert "internal" not in line
+    assert "a value" not in line
+
+
+def test_a_call_of_the_pool_is_named_by_its_function() -> None:
+    boundary = TransactionBoundary.__new__(TransactionBoundary)
+    assert (name_of(boundary), name_of(Batch.__new__(Batch))) == ("on_event", "the handler")
 
 
 @pytest.mark.feature("A28")

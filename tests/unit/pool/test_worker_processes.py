@@ -26,7 +26,7 @@ from tidemark import (
     SerializerFailed,
     TidemarkError,
 )
-from tidemark.embedding.engine_options import checked_pool, one_handler
+from tidemark.embedding.engine_options import check_pool, one_handler
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.errors import Disposition, restored_error
@@ -288,7 +288,7 @@ def test_an_engine_beside_another_one_ends_its_workers() -> None:
 
 def test_a_serial_engine_has_no_worker_processes() -> None:
     with pytest.raises(ConfigError, match="a serial engine"):
-        checked_pool(PoolKind.PROCESSES, 0)
+        check_pool(PoolKind.PROCESSES, 0)
 
 
 def test_a_worker_is_stopped_at_its_end_and_a_signal_for_the_whole_group_does_not_end_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from tidemark.model.arguments import ABOVE_0, checked_arguments
 from tidemark.model.errors import ConfigError
 
 
@@ -72,11 +73,9 @@ ALWAYS: CommitPolicy = _Always()
 """Confirm each batch as soon as it and all batches before it are finished."""
 
 
+@checked_arguments("tidemark.every", {"seconds": ABOVE_0, "changes": ABOVE_0})
 def every(*, seconds: float | None = None, changes: int | None = None) -> CommitPolicy:
     """Confirm at most once in `seconds`, or after this number of changes; with both, at whichever comes first."""
-    for name, given in (("seconds", seconds), ("changes", changes)):
-        if given is not None and not given > 0:
-            raise ConfigError(f"every({name}={given}): must be greater than 0")
     policies: list[CommitPolicy] = []
     if seconds is not None:
         policies.append(_EverySeconds(seconds))

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.engine.pool.batch import Batch, Change
+from tidemark.model.arguments import ABOVE_0, PLAIN_FUNCTION, checked_arguments
 from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem
-from tidemark.model.errors import ConfigError, ConsumerFailed
+from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 
@@ -41,18 +42,19 @@ class StopWhen:
     test: ChangeTest | None = None
 
     @classmethod
+    @checked_arguments("tidemark.StopWhen.after_changes", {"count": ABOVE_0})
     def after_changes(cls, count: int) -> Self:
         """Stop after `count` changes since the start: exactly these are delivered and confirmed."""
-        if not count > 0:
-            raise ConfigError(f"StopWhen.after_changes({count}): must be greater than 0")
         return cls(_Kind.AFTER_CHANGES, count)
 
     @classmethod
+    @checked_arguments("tidemark.StopWhen.after", {"test": PLAIN_FUNCTION})
     def after(cls, test: ChangeTest) -> Self:
         """Stop after the first change for which `test` returns true; called with `schema.table` and the change."""
         return cls(_Kind.AFTER, test=test)
 
     @classmethod
+    @checked_arguments("tidemark.StopWhen.before", {"test": PLAIN_FUNCTION})
     def before(cls, test: ChangeTest) -> Self:
         """Stop before that change: it is not delivered, and is the first one of the next start."""
         return cls(_Kind.BEFORE, test=test)

@@ -63,3 +63,14 @@ def describe_error(error: BaseException) -> dict[str, str]:
         return {"error": "internal error", "kind": type(error).__name__}
     fields = {"error": str(error), "kind": type(error).__name__}
     return fields | {"hint": error.hint} if error.hint else fields
+
+
+def describe_raised(error: BaseException, by: str) -> dict[str, str]:
+    """Return an error that code of the application may have raised as fields; `by`: a function of that code.
+
+    Only the text of our own errors is included: that of another error may contain a row's values.
+    """
+    if isinstance(error, TidemarkError):
+        return describe_error(error)
+    hint = "the error is in this function; its text is not logged, since it may contain values of rows"
+    return {"error": f"raised by {by}", "kind": type(error).__name__, "hint": hint}

@@ -100,12 +100,12 @@ class ParkedTable:
 
     def request(self, numbers: Collection[int] | None) -> int:
         """Request that changes are delivered again, None: all; return how many. Raise `UnknownParked`."""
-        self._check(numbers)
+        self.check(numbers)
         return self._rewrite(numbers, lambda each: replace(each, is_requested=True))
 
     def drop(self, numbers: Collection[int] | None) -> int:
         """Delete changes, None: all, the damaged ones too; return how many. Raise `UnknownParked`."""
-        self._check(numbers)
+        self.check(numbers)
         if numbers is not None:
             return self.discard(numbers)
         keys = [key for key, _ in self._transaction.stored(TABLE)]
@@ -218,7 +218,8 @@ class ParkedTable:
         self._transaction.put(PARKED, replace(self._measured(), last_number=last_number))
         return len(found)
 
-    def _check(self, numbers: Collection[int] | None) -> None:
+    def check(self, numbers: Collection[int] | None) -> None:
+        """Raise `UnknownParked` unless each number is that of a parked change."""
         unknown = sorted({*(numbers or ())} - {change.number for change in self.changes()})
         if unknown:
             raise UnknownParked(f"no parked change has the number {unknown[0]}")

@@ -20,7 +20,9 @@ from tidemark.model.mapping import TypeMapping
 RETURN_LAG_SHARE_MAX = 0.25  # of the ring: how far the archiver may be behind when the sidecar requests the return
 RING_SEGMENTS_MIN = 2  # for a node with an archive
 WORKERS_MAX = 256  # of a pool
+BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 1 << 16, 1 << 40  # of unfinished and unconfirmed changes
 PLUGIN_SECTIONS = frozenset({*SECTIONS, TRANSFORMS})
+STANDARD_OUTPUT = "-"  # as deliver.jsonl_file
 Bytes = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Origin = Annotated[str, Meta(pattern=r"^(any|[1-9][0-9]{0,4})$")]
@@ -105,7 +107,7 @@ class DeliverConfig:
     rate_max: Annotated[float, Meta(ge=0, le=1_000_000)] = 200.0
     linger_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
     busy_linger_ms: Annotated[float, Meta(ge=0, le=60_000)] = 20.0
-    unconfirmed_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 256 << 20
+    unconfirmed_bytes_max: Annotated[int, Meta(ge=BUFFER_BYTES_MIN, le=BUFFER_BYTES_MAX)] = 256 << 20
     confirm_ms: Annotated[float, Meta(ge=0, le=1000)] = 50.0
     idle_pointer_s: Seconds = 5.0
     heartbeat_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
@@ -127,7 +129,7 @@ class PoolConfig:
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 1
     kind: Literal["threads", "processes"] = "threads"
     order: Literal["total", "key", "none"] = "total"
-    buffer_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 64 << 20
+    buffer_bytes: Annotated[int, Meta(ge=BUFFER_BYTES_MIN, le=BUFFER_BYTES_MAX)] = 64 << 20
 
 
 @dataclass(frozen=True)

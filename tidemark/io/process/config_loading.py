@@ -15,7 +15,7 @@ import msgspec
 
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.io.host.local_path import is_in_store, lake_location, local_path
-from tidemark.io.process.config import PLUGIN_SECTIONS, BadConfig, Config
+from tidemark.io.process.config import PLUGIN_SECTIONS, STANDARD_OUTPUT, BadConfig, Config
 from tidemark.io.process.config_faults import fault
 from tidemark.io.process.lake_config import LakeConfig
 from tidemark.io.process.plugin_config import plugin_faults
@@ -133,6 +133,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         ("archive.folder", config.archive.folder),
         ("archive.program", config.archive.program),
         ("copy.base_backup", config.copy.base_backup),
+        ("deliver.jsonl_file", "" if config.deliver.jsonl_file == STANDARD_OUTPUT else config.deliver.jsonl_file),
         ("markers.key_file", config.markers.key_file),
         ("standby.lake", "" if is_in_store(config.standby.lake) else config.standby.lake),
         ("lake.store_credentials_file", config.lake.store_credentials_file),

@@ -92,7 +92,7 @@ class OpenedLake:
     def find(self, text: str) -> TablePosition:
         """Return the table with that folder or name; of several with one name, the one that is not dropped."""
         by_folder = [table for table in self.tables if table.folder == text.strip("/")]
-        found = by_folder or [table for table in self.tables if _is_called(table, TableName.parse(text))]
+        found = by_folder or _called(self.tables, text)
         present = [table for table in found if table.state is not TableState.DROPPED] or found
         if not present:
             raise NoTable(f"{self.root} has no table {text}")
@@ -102,11 +102,24 @@ class OpenedLake:
         return present[0]
 
 
+def _called(tables: Sequence[TablePosition], text: str) -> list[TablePosition]:
+    """Return the tables with a name, as it is printed or without its database; raise `InvalidTableName`."""
+    printed = [table for table in tables if _printed_name(table) == text]
+    return printed or [table for table in tables if _is_called(table, TableName.parse(text))]
+
+
 def _is_called(table: TablePosition, name: TableName) -> bool:
     if table.relation == INVALID_OID:
         return False
     is_in_database = name.database in (None, _database(table))
     return is_in_database and (table.namespace, table.name) == (name.schema, name.table)
+
+
+def _printed_name(table: TablePosition) -> str:
+    """Return the name of a table with its database, as commands accept it; that of messages has no schema."""
+    if table.relation == INVALID_OID:
+        return f"{_database(table)}.{table.name}"
+    return str(TableName(table.namespace, table.name, _database(table)))
 
 
 def _database(table: TablePosition) -> str:
@@ -142,6 +155,7 @@ def table_summary(
     """Return what a lake has of a table, with the recorded `versions` of its log and replica."""
     return {
         "table": table.qualified_name,
+        "name": _printed_name(table),
         "database": _database(table),
         "database_oid": table.database,
         "oid": table.relation,

@@ -3,18 +3,19 @@
 They implement `GroupConsumer` of `tidemark.engine.ports`.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import BinaryIO
 
 from tidemark.decode.render.jsonl import JsonLines
+from tidemark.io.process.config import STANDARD_OUTPUT
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 
-STANDARD_OUTPUT = "-"
+FILE_MODE = 0o600  # of a new file: it has values of rows
 WRITABLE = "check deliver.jsonl_file and the free space there; unconfirmed changes are delivered again after a restart"
 
 
@@ -68,7 +69,8 @@ class JsonlConsumer(NullConsumer):
             self._stream = sys.stdout.buffer
             return
         try:
-            self._stream = Path(self._file).open("ab")  # noqa: SIM115 - kept
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._stream = os.fdopen(os.open(self._file, flags, FILE_MODE), "ab")
         except OSError as error:
             raise ConsumerFailed(f"cannot write {self._file}: {error.strerror}", hint=WRITABLE) from error
 

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from typing import Generic, TypeVar
 
 from tidemark.io.process.config import BadConfig
+from tidemark.model.arguments import is_plain_function
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.runtime.plugins.consumer import Consumer
 from tidemark.runtime.plugins.handler import AnyHandler, Handler
@@ -68,7 +69,19 @@ def find_plugin(name: str, kind: PluginKind[PLUGIN], key: str) -> PluginClass[PL
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise BadPlugin(f"{key}: {name} is incomplete: it does not define {missing}")
+    if kind is CONSUMERS and (later := _methods_that_run_later(found, kind.bases)):
+        raise BadPlugin(
+            f"{key}: {name}: {', '.join(later)}: must be a method that is neither async nor a generator: a call would "
+            "not run its code"
+        )
     return PluginClass(found, f"{found.__module__}:{found.__qualname__}", _version(found))
+
+
+def _methods_that_run_later(plugin: type, bases: tuple[type, ...]) -> list[str]:
+    """Return the methods of a base class of which a call returns before their code has run."""
+    known = {name for base in bases if issubclass(plugin, base) for name in vars(base) if not name.startswith("_")}
+    found = [(name, getattr(plugin, name)) for name in sorted(known)]
+    return [name for name, method in found if callable(method) and not is_plain_function(method)]
 
 
 def import_object(path: str, key: str) -> object:

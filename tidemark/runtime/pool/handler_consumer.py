@@ -28,7 +28,7 @@ from tidemark.runtime.pool.handler_pool import HandlerPool
 from tidemark.runtime.pool.pending_batch import Processing, UnitHandler
 from tidemark.runtime.pool.pool_consumer import PoolConsumer
 from tidemark.runtime.pool.pool_kind import PoolKind
-from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, preparation
+from tidemark.runtime.pool.pool_parts import PartHandler, PoolPart, isolate, name_of, preparation
 from tidemark.runtime.pool.worker_processes import WorkerProcesses
 from tidemark.runtime.pool.worker_serving import WorkerCode
 from tidemark.runtime.pool.worker_template import WorkerTemplate
@@ -89,6 +89,7 @@ class HandlerConsumer(PoolConsumer):
             ),
             prepare=preparation(has_transforms=plans is not None, has_serializer=serializer is not None),
             isolate=isolate,
+            name_of=name_of,
             workers=workers,
             retries=settings.deliver.retries_max,
             backoff=(settings.retry.first_s, settings.retry.max_s),

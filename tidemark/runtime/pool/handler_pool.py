@@ -17,13 +17,14 @@ from typing import Generic, Protocol, TypeVar
 from tidemark.engine.pool.dispatch import Dispatch, Dispatched
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.logs import Log, describe_raised
 from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.runtime.context import Stopped
 
 PART = TypeVar("PART")
 GIVEN_contra = TypeVar("GIVEN_contra", contravariant=True)
 THREAD_NAME = "tidemark-handler"
+HANDLER = "the handler"
 NOT_AWAITED = -1
 
 
@@ -75,6 +76,7 @@ class HandlerPool(Generic[PART]):
         backoff: tuple[float, float],
         log: Log,
         on_retry: Callable[[], None] | None = None,
+        name_of: Callable[[PART], str] = lambda _part: HANDLER,
     ) -> None:
         """Start nothing. `backoff`: the first delay between retries and the longest, in seconds.
 
@@ -83,6 +85,7 @@ class HandlerPool(Generic[PART]):
         left to `handle`. At most `workers` prepared parts wait.
         isolate: called after the last retry; if it returns true, the part is handled further.
         on_retry: called before each retry, by the thread that makes it.
+        name_of: returns the name of the application's function that is called with a part, for the log.
         """
         self._handle = handle
         self._prepare = prepare
@@ -91,6 +94,7 @@ class HandlerPool(Generic[PART]):
         self._backoff = backoff
         self._log = log
         self._on_retry = on_retry
+        self._name_of = name_of
         self._clock = SystemClock()
         self._dispatch: Dispatch[PART] = Dispatch()
         self._error: BaseException | None = None
@@ -256,7 +260,7 @@ class HandlerPool(Generic[PART]):
                 self._log.warning(
                     "the handler failed; it is called again with the same batch",
                     retry_s=delay_s,
-                    **describe_error(error),
+                    **describe_raised(error, self._name_of(part)),
                 )
                 if self._on_retry is not None:
                     self._on_retry()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tidemark.engine.pool.batch import Batch
 from tidemark.model.change import EngineEvent
+from tidemark.runtime.pool.handler_pool import HANDLER
 from tidemark.runtime.pool.pending_batch import PendingBatch, RetriedChange, UnitHandler
 
 PoolPart = Batch | PendingBatch | EngineEvent | RetriedChange
@@ -25,6 +26,11 @@ class PartHandler:
             part.handle(self.handler)
         elif self.on_event is not None:
             self.on_event(part)
+
+
+def name_of(part: PoolPart) -> str:
+    """Return the name of the function that is called with a part."""
+    return HANDLER if isinstance(part, Batch | PendingBatch | RetriedChange) else "on_event"
 
 
 def isolate(part: PoolPart, error: Exception) -> bool:

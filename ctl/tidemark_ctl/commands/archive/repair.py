@@ -3,13 +3,13 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import config_option, state_option
+from tidemark_ctl.options import config_option, state_option, yes_option
 
 
 @click.command()
 @state_option
 @config_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @deferred("archive_repair.repair")
 def repair() -> None:
     """Give up missing or damaged WAL, and continue from the current LSN of the node.

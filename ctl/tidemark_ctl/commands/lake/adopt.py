@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import config_option, lake_option, reader_option, state_option
+from tidemark_ctl.options import config_option, lake_option, reader_option, state_option, yes_option
 
 
 @click.command()
@@ -11,7 +11,7 @@ from tidemark_ctl.options import config_option, lake_option, reader_option, stat
 @state_option
 @config_option
 @reader_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @deferred("lake_adoption.adopt_lake")
 def adopt() -> None:
     """Continue with a lake that was restored as a whole from a backup.

@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import config_option, json_option, lake_option, reader_option, state_option
+from tidemark_ctl.options import config_option, json_option, lake_option, reader_option, state_option, yes_option
 
 
 @click.command()
@@ -13,7 +13,7 @@ from tidemark_ctl.options import config_option, json_option, lake_option, reader
 @reader_option
 @click.argument("tables", nargs=-1, metavar="[TABLE...]")
 @click.option("--all", "every", is_flag=True, help="All dropped tables of which the time of the DROP is known.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @deferred("lake_removal.remove")
 def remove() -> None:

@@ -3,13 +3,13 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import parked_arguments, state_option
+from tidemark_ctl.options import parked_arguments, state_option, yes_option
 
 
 @click.command("drop")
 @state_option
 @parked_arguments
-@click.confirmation_option(prompt="These changes are then never delivered. Drop them?")
+@yes_option
 @deferred("parked_changes.drop_parked")
 def drop_parked() -> None:
     """Delete parked changes: they are never delivered.

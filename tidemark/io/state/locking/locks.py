@@ -25,6 +25,10 @@ class AlreadyRunning(Fenced):
     hint = "stop it first; see `cdcctl status`"
 
 
+class AlreadyHeld(AlreadyRunning):
+    """This process itself has the role's lock."""
+
+
 @dataclass(frozen=True, slots=True)
 class LockStatus:
     """A role's lock as another process sees it."""
@@ -42,7 +46,7 @@ class RoleLock:
 
     @classmethod
     def acquire(cls, folder: ProcessFolder, role: str) -> Self:
-        """Acquire the lock of `role`; raise `AlreadyRunning` with its holder if it is held."""
+        """Acquire the lock of `role`; raise `AlreadyRunning` with its holder, or `AlreadyHeld`, if it is held."""
         path = folder.lock(role)
         with writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
@@ -54,12 +58,13 @@ class RoleLock:
             owner = _parse_owner(holder)
             article = "an" if role[0] in "aeiou" else "a"
             where = f"process {owner.pid} on {owner.host}" if owner is not None else holder
-            raise AlreadyRunning(f"{article} {role} already runs on {folder.root}: {where}") from None
+            kind = AlreadyHeld if owner == _this_process(role) else AlreadyRunning
+            raise kind(f"{article} {role} already runs on {folder.root}: {where}") from None
         except OSError as error:
             os.close(descriptor)
             hint = "keep the state folder on a local disk with a file system that supports open file description locks"
             raise StateError(f"{path} cannot be locked: {error.strerror}", hint=hint) from error
-        owner = Owner(role, host_name(), boot_id(), os.getpid(), own_start_ticks())
+        owner = _this_process(role)
         try:
             with writing(path):
                 write_holder(descriptor, json.dumps(asdict(owner)).encode())
@@ -89,6 +94,10 @@ class RoleLock:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.release()
+
+
+def _this_process(role: str) -> Owner:
+    return Owner(role, host_name(), boot_id(), os.getpid(), own_start_ticks())
 
 
 def _read_lock(folder: ProcessFolder, role: str) -> tuple[bool, str]:
