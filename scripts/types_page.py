@@ -70,7 +70,8 @@ value is.
   attributes.
 * **Types of extensions** are recognised by their name, in any schema.
 * **`money`** has two fractional digits: the number depends on the node's `lc_monetary`, which is not in WAL.
-* **An unchanged TOASTed value** that is not in WAL is NULL in `_after`, and its bit in `_unchanged` is set.
+* **An unchanged TOASTed value** that is not in WAL is NULL in `_after`, and its bit in `_unchanged` is set. One that
+  the old row has is that value in `_after` too: the columns of the replica identity, and with FULL every column.
 * **Virtual generated columns** (PostgreSQL 18) are not stored, and are NULL.
 * **Text that is not valid in the database's encoding** (possible in SQL_ASCII) has U+FFFD in place of the invalid
   bytes, in values and in names; the text form keeps the bytes. A table with such a name cannot be copied: no statement
