@@ -107,7 +107,7 @@ def test_a_lake_that_is_older_than_the_outbox_is_not_adopted(lake: RestoredLake)
 
 def test_a_lake_is_not_adopted_beside_its_pipeline_nor_without_a_reason_or_an_answer(lake: RestoredLake) -> None:
     refused(lake.adopt("--yes"), ExitCode.CONFIG, "there is nothing to adopt")
-    refused(lake.adopt("--yes", "--reader", "another"), ExitCode.STATE, "'another' is not registered")
+    refused(lake.adopt("--yes", "--reader", "another"), ExitCode.CONFIG, "'another' is not registered")
     lake.restore()
     with RoleLock.acquire(StateFolder(lake.state), f"pipeline-{READER}"):
         refused(lake.adopt("--yes"), ExitCode.FENCED, "pipeline")

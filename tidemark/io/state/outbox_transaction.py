@@ -276,7 +276,11 @@ class OutboxTransaction(StoredValues):
             )
 
     def _version_of(self, database: Oid, relation: Relation) -> SchemaVersion:
-        number = self._number(database, relation)
+        known = self._numbers.present.by_table.get((database, relation.oid))
+        if known is not None and not self._new_versions and not self._deleted_versions:  # mostly, and without calls
+            number = known.get(relation)
+        else:
+            number = self._number(database, relation)
         if number is None:
             return self._store_version(database, relation)
         if number not in self._new_versions:

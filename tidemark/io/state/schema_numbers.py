@@ -22,38 +22,38 @@ NAMES_KEPT = 8  # latest names of a table of which a version stays
 
 
 class PresentVersions:
-    """The numbers of the versions that tables have under their latest names."""
+    """The numbers of the versions that tables have under their latest names; `by_table` has them."""
 
     def __init__(self) -> None:
-        self._of: dict[TableKey, dict[Relation, SchemaVersion]] = {}
+        self.by_table: dict[TableKey, dict[Relation, SchemaVersion]] = {}
 
     def __contains__(self, table: TableKey) -> bool:
         """Return whether a table has a version."""
-        return table in self._of
+        return table in self.by_table
 
     def number(self, database: Oid, relation: Relation) -> SchemaVersion | None:
         """Return the number of a version; None if it has none, or the table had another name since."""
-        versions = self._of.get((database, relation.oid))
+        versions = self.by_table.get((database, relation.oid))
         return None if versions is None else versions.get(relation)
 
     def add(self, database: Oid, relation: Relation, number: SchemaVersion) -> None:
         """Record the number of a version that follows all others."""
         if self.has_other_name(database, relation):
-            del self._of[database, relation.oid]
-        self._of.setdefault((database, relation.oid), {})[relation] = number
+            del self.by_table[database, relation.oid]
+        self.by_table.setdefault((database, relation.oid), {})[relation] = number
 
     def has_other_name(self, database: Oid, relation: Relation) -> bool:
         """Return whether the latest version of the relation has another name."""
-        latest = next(iter(self._of.get((database, relation.oid), ())), relation)
+        latest = next(iter(self.by_table.get((database, relation.oid), ())), relation)
         return latest.qualified_name != relation.qualified_name
 
     def forget(self, numbers: Collection[SchemaVersion]) -> None:
         """Remove versions."""
         kept = {
             table: {of: number for of, number in versions.items() if number not in numbers}
-            for table, versions in self._of.items()
+            for table, versions in self.by_table.items()
         }
-        self._of = {table: versions for table, versions in kept.items() if versions}
+        self.by_table = {table: versions for table, versions in kept.items() if versions}
 
 
 class SchemaNumbers:
