@@ -22,7 +22,7 @@ from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import Fenced, StateError
+from tidemark.model.errors import Fenced
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LISTED_MAX
@@ -31,6 +31,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.tables.table_errors import TableFenced
+from tidemark.pipeline.landing.late_begin import LakeGone
 from tidemark.pipeline.landing.metrics import TABLES_DIVERGED
 from tidemark.pipeline.landing.portions import feeds
 from tidemark.pipeline.landing.progress import PipelineProgress
@@ -246,7 +247,7 @@ def test_a_deleted_lake_that_cannot_be_recreated_is_an_error_and_not_an_incomple
         if third < 2:
             place.run(spark)
     shutil.rmtree(place.lake)
-    with pytest.raises(StateError, match="values after 0 were requested"):
+    with pytest.raises(LakeGone, match="the lake was deleted or is not mounted"):
         place.run(spark)
 
 

@@ -261,7 +261,9 @@ class OutboxReader(OpenedState):
                 StateTransaction(self.environment, transaction, self.scope, self.identity).keep_confirmed()
             trimmed = self._ledger(transaction).trimmed
             now_us = self._clock.wall_us()
-            registered = used(reader, Reader(trimmed, trimmed, now_us, is_required), kind, now_us)
+            registered = used(
+                reader, Reader(trimmed, trimmed, now_us, is_required, registered_after=trimmed), kind, now_us
+            )
             transaction.put(key, READER.encode(registered), db=database)
             return registered
 

@@ -147,7 +147,7 @@ class DeltaLanding:
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
             self._log.warning("another writer changed the positions table; ignoring its change", change=change)
-        note_late_begin(lake.positions, self._outbox)
+        note_late_begin(lake.positions, self._outbox, self._settings)
         self._record_tables(lake)
         self._has_resumed = False
         return lake

@@ -135,7 +135,7 @@ class IcebergLanding:
         lake = IcebergLake(
             self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry, lake_id=lake_id
         )
-        note_late_begin(lake.positions, self._outbox)
+        note_late_begin(lake.positions, self._outbox, self._settings)
         self._progress.record_tables(lake.positions.tables)
         return lake
 

@@ -30,11 +30,17 @@ class Reader:
     adoptions: int = 0  # how often it went back to the position of a restored lake; part of its checkpoint's name
     kind: ReaderKind = ReaderKind.UNSTATED
     run: int = 0  # number of the newest run of its query, which alone may confirm; 0: no run has a number
+    registered_after: Sequence = NO_SEQUENCE  # values up to here had been trimmed; 0 also if it is not recorded
 
     @property
     def is_lapsed(self) -> bool:
         """Return whether the reader held too much of the outbox."""
         return self.lapsed_at_us > 0
+
+    @property
+    def has_confirmed(self) -> bool:
+        """Return whether the reader has confirmed a value since it was registered."""
+        return self.applied > self.registered_after
 
     def start(self, after: Sequence) -> Sequence:
         """Return where a reader that is at `after` continues: behind the values that it skipped."""
