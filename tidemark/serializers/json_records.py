@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemark.decode.render.debezium import DebeziumLines
-from tidemark.decode.render.debezium_rows import LETTERS
+from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.debezium_schemas import key_schema, table_envelope
 from tidemark.decode.render.flat_json import flat_lines
 from tidemark.decode.render.placed_lines import Lines, LineWriter
@@ -47,10 +47,11 @@ class _JsonRecords(Serializer):
         if AFTER not in batch.arrow.schema.names:
             raise SerializerFailed(f"{type(self).__name__}: the rows of {batch.table} are flat: omit Flatten")
         shown = ChangeBatch(_DATABASE, shown_relation(batch), batch.arrow)
-        values = self._values(shown, batch.database, now_ns)
+        sides = Sides(shown.relation, shown.rows)
+        values = self._values(shown, sides, batch.database, now_ns)
         if values is None:
             return ()
-        keys, deletes = key_lines(shown, self._ops)
+        keys, deletes = key_lines(shown, sides, self._ops)
         key_head, head = self._heads(shown)
         counts = np.zeros(max(values.pieces) + 1, np.int64)
         for variant, pieces in values.pieces.items():
@@ -78,7 +79,7 @@ class _JsonRecords(Serializer):
         return b"", b""
 
     @abstractmethod
-    def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:
+    def _values(self, shown: ChangeBatch, sides: Sides, database: str, now_ns: int) -> Lines | None:
         """Return the values as lines; None if there are none."""
 
 
@@ -125,8 +126,8 @@ class DebeziumJson(_JsonRecords):
             self._latest = latest = relation, rows, (schema_head(key), schema_head(envelope))
         return latest[2]
 
-    def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:
-        return self._lines({_DATABASE: database}, now_ns).of_batch(shown)
+    def _values(self, shown: ChangeBatch, sides: Sides, database: str, now_ns: int) -> Lines | None:
+        return self._lines({_DATABASE: database}, now_ns).of_batch(shown, sides)
 
     def _lines(self, databases: Mapping[Oid, str], now_ns: int) -> DebeziumLines:
         return DebeziumLines(databases, version=self._version, now_ns=lambda: now_ns, name=self._name)
@@ -139,9 +140,9 @@ class FlatJson(_JsonRecords):
     forms of values are those of `cdcctl decode --format jsonl`.
     """
 
-    def _values(self, shown: ChangeBatch, database: str, now_ns: int) -> Lines | None:
+    def _values(self, shown: ChangeBatch, sides: Sides, database: str, now_ns: int) -> Lines | None:
         del database, now_ns
-        return flat_lines(shown)
+        return flat_lines(shown, sides)
 
 
 def _oid_of(event: EngineEvent) -> Oid:

@@ -63,14 +63,14 @@ class DebeziumLines:
         """
         return self._lines.blocks(group)
 
-    def of_batch(self, batch: ChangeBatch) -> Lines | None:
-        """Return the lines of a batch; None if it has no rows."""
+    def of_batch(self, batch: ChangeBatch, sides: Sides | None = None) -> Lines | None:
+        """Return the lines of a batch; None if it has no rows. `sides`: of the batch, if they are made already."""
         rows = batch.rows
         if not len(rows):
             return None
         made_at = _made_at(self._now_ns())
-        sides = Sides(batch.relation, rows)
-        variants, kinds = kinds_of(rows, sides.moved())
+        sides = sides or Sides(batch.relation, rows)
+        variants, kinds = kinds_of(rows, sides.moved)
         usecs, xid, commit_lsn, ordinal = (
             fixed(rows.column(name), np.int64) for name in ("_commit_time", "_xid", "_commit_lsn", "_ordinal")
         )

@@ -1,6 +1,7 @@
 """The rows of a batch as Debezium events: which rows, with which op, `before` and `after`."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,7 @@ class Sides:
             return {}
         return {index: form_of(column)(struct.field(index)) for index, column in self._named}
 
+    @cached_property
     def moved(self) -> RowFlags | None:
         """Return which updates change the primary key; None if none does."""
         relation, rows = self._relation, self._rows

@@ -15,12 +15,15 @@ from tidemark.decode.render.row_kinds import kinds_of
 from tidemark.model.change import ChangeBatch, Op
 
 
-def flat_lines(batch: ChangeBatch) -> Lines | None:
-    """Return a line for each row, two for one that changes its key; None if there are no rows."""
+def flat_lines(batch: ChangeBatch, sides: Sides) -> Lines | None:
+    """Return a line for each row, two for one that changes its key; None if there are no rows.
+
+    `sides`: of the batch.
+    """
     rows = batch.rows
     if not len(rows):
         return None
-    variants, kinds = kinds_of(rows, Sides(batch.relation, rows).moved())
+    variants, kinds = kinds_of(rows, sides.moved)
     objects = RowObjects(batch)
     pieces: dict[int, list[Piece]] = {}
     for number, kind in kinds.items():

@@ -13,14 +13,13 @@ from tidemark.model.change import ChangeBatch, Op
 NO_KEY: list[Piece] = [b"null\n"]
 
 
-def key_lines(batch: ChangeBatch, ops: Container[Op] = LETTERS) -> tuple[Lines, RowFlags]:
+def key_lines(batch: ChangeBatch, sides: Sides, ops: Container[Op] = LETTERS) -> tuple[Lines, RowFlags]:
     """Return the keys of a batch's lines, `null` without a primary key, and which rows begin with a delete.
 
-    A row that changes its key has two keys, and one of an op that is not in `ops` none.
+    `sides`: of the batch. A row that changes its key has two keys, and one of an op that is not in `ops` none.
     """
     rows = batch.rows
-    sides = Sides(batch.relation, rows)
-    variants, kinds = kinds_of(rows, sides.moved())
+    variants, kinds = kinds_of(rows, sides.moved)
     commit_lsn, ordinal = (fixed(rows.column(name), np.int64) for name in ("_commit_lsn", "_ordinal"))
     pieces: dict[int, list[Piece]] = {}
     for number, kind in kinds.items():

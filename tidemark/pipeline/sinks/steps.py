@@ -154,6 +154,13 @@ def _byte_count(given: pa.RecordBatch | GivenRows) -> int:
     return int(given.get_total_buffer_size()) if isinstance(given, pa.RecordBatch) else given.byte_count
 
 
+def begins_table(item: TableItem) -> bool:
+    """Return whether the rows of a table begin with an item: its CREATE, or the begin of a copy."""
+    if isinstance(item, SchemaEvent):
+        return item.before is None
+    return isinstance(item, CopyBoundary) and item.begin
+
+
 def first_position(item: GroupItem) -> Position:
     """Return the position of the first change in an item."""
     return bounds_of(item)[0] if isinstance(item, ChangeBatch) else item.position

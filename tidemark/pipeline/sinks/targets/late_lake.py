@@ -6,10 +6,10 @@ break before its first change, and its replica counts as diverged until a copy b
 
 from collections.abc import Sequence
 
-from tidemark.model.change import CopyBoundary, SchemaEvent, Truncation
+from tidemark.model.change import Truncation
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.faults import Fault, FaultKind
-from tidemark.pipeline.sinks.steps import Delivered, TableItem
+from tidemark.pipeline.sinks.steps import Delivered, TableItem, begins_table
 
 
 def late_begin(begins_late: str, items: Sequence[Delivered]) -> Fault | None:
@@ -24,6 +24,4 @@ def late_begin(begins_late: str, items: Sequence[Delivered]) -> Fault | None:
 
 def _begins(item: TableItem) -> bool:
     """Return whether the rows of the table follow from what comes after an item."""
-    if isinstance(item, SchemaEvent):
-        return item.before is None
-    return item.begin if isinstance(item, CopyBoundary) else isinstance(item, Truncation) and not item.partition
+    return begins_table(item) or (isinstance(item, Truncation) and not item.partition)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemark.model.capture_change import CaptureChange
-from tidemark.model.change import NO_COMMIT_TIME, CopyBoundary, SchemaChange, SchemaEvent
+from tidemark.model.change import NO_COMMIT_TIME, SchemaChange, SchemaEvent
 from tidemark.pipeline.lake.faults import NOT_SELECTED, OPEN_END, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions.table_position import TablePosition, TableState
-from tidemark.pipeline.sinks.steps import Delivered, TableItem, last_position
+from tidemark.pipeline.sinks.steps import Delivered, TableItem, begins_table, last_position
 from tidemark.pipeline.sinks.targets.targets import Outcome
 
 _OF_REPLICA = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
@@ -46,9 +46,7 @@ def _capture_change(item: TableItem) -> CaptureChange:
 
 def _begins_capture(item: TableItem) -> bool:
     """Return whether the changes of a table are delivered from an item on."""
-    if isinstance(item, SchemaEvent) and item.before is None:
-        return True
-    return (isinstance(item, CopyBoundary) and item.begin) or _capture_change(item) is CaptureChange.BEGINS
+    return begins_table(item) or _capture_change(item) is CaptureChange.BEGINS
 
 
 def fault_state(*targets: Outcome) -> TableState | None:

@@ -70,7 +70,7 @@ class EnvelopeForm:
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:  # noqa: ARG002 - of the protocol
         """Return the events of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
         rows, relation = batch.rows, batch.relation
-        moved = Sides(relation, rows).moved()
+        moved = Sides(relation, rows).moved
         events: list[tuple[int | None, int | None, str]] = []  # the row whose old and whose new values it has, its op
         for row, op in enumerate(map(Op, rows.column("_op").to_pylist())):
             if moved is not None and moved[row]:
