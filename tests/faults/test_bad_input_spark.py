@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.lakes import feed_by_hand, replica_rows
+from tests.support.lakes.lakes import IDENTITY, feed_by_hand, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tests.support.processes.cdcctl import Done, cdcctl, environment
 from tests.support.workloads.feeder import RandomTables, feed, make_state
@@ -18,7 +18,9 @@ from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.driver.arguments import READER
 from tidemark.pipeline.lake.folders import folder_name
+from tidemark.pipeline.lake.positions.positions import Positions
 from tidemark.wire.state.readers import ReaderKind
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
@@ -87,8 +89,19 @@ def test_a_pipeline_that_cannot_start_reports_the_reason(tmp_path: Path) -> None
         assert len(wrong.err.splitlines()) == 1, "no trace of a JVM"
     for lake in (file, file / "lake"):
         ended(refused_run(state, lake), ExitCode.CONFIG, f"the lake {lake} cannot be a folder: {file} is a file")
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        assert outbox.registered(READER) is None, "a pipeline that never ran must hold no values of the outbox"
     for option, value in (("--batch-bytes", "0"), ("--metrics-port", "65536"), ("--driver", "x")):
         assert refused_run(state, tmp_path / "lake", option, value).code == ExitCode.CONFIG
+
+
+def test_a_pipeline_with_the_lake_of_another_capture_leaves_no_reader(tmp_path: Path) -> None:
+    state, lake = tmp_path / "state", tmp_path / "lake"
+    make_state(state)
+    Positions(str(lake), replace(IDENTITY, capture="other")).lake_id()
+    ended(refused_run(state, lake), ExitCode.CONFIG, "contains the tables of capture 'other'")
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        assert outbox.registered(READER) is None
 
 
 @pytest.mark.feature("I40")

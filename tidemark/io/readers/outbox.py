@@ -13,13 +13,13 @@ from typing import Self
 import pyarrow as pa
 
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.readers.reader_use import check_newest_run, used
+from tidemark.io.readers.reader_use import check_name, check_newest_run, used
 from tidemark.io.state.environment import Environment, LmdbTransaction, LmdbViews
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.outbox_table import OutboxTable, UnknownReader
 from tidemark.io.state.schema_values import ReadVersions
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.errors import StateError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.model.relation import Relation
@@ -28,7 +28,7 @@ from tidemark.wire.keys import Scope, named, numbered, parse_number, slot
 from tidemark.wire.outbox import OutboxValue, join
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import OutboxLedger
-from tidemark.wire.state.readers import Reader, ReaderKind, is_reader_name
+from tidemark.wire.state.readers import Reader, ReaderKind
 from tidemark.wire.state.state_keys import IDENTITY, LEDGER, READER
 from tidemark.wire.state.values import Identity
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, decode_header, header_bytes
@@ -244,8 +244,7 @@ class OutboxReader(OpenedState):
 
         For a query, this begins a run, and ends the confirmations of earlier runs. Raises `OtherReaderKind`.
         """
-        if not is_reader_name(reader):
-            raise ConfigError(f"not a reader's name: {reader!r}", hint="1 to 63 letters, digits, `-`, `_`, `.`")
+        check_name(reader)
         key, database = named(self.scope, reader), self.environment.database("readers")
         with self.environment.write() as transaction:
             stored = transaction.get(key, db=database)

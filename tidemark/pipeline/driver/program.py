@@ -29,6 +29,7 @@ from tidemark.io.process.metrics_ports import MetricsPorts
 from tidemark.io.process.metrics_server import MetricsServer
 from tidemark.io.process.run_record import recorded
 from tidemark.io.process.stop_signals import call_at_stop_signals, keeping_stop_handlers
+from tidemark.io.readers.reader_use import check_kind, check_name
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locking.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.process_folder import ProcessFolder
@@ -129,7 +130,7 @@ def _run_at(
         if hold is None:
             return
         _log_others(hold, log)
-        when_space_allows(partial(outbox.register, given.reader, kind=ReaderKind.PIPELINE), folder.root, log, wait=wait)
+        _check_reader(outbox, given.reader)
         _check_batch_bytes(given, outbox, log)
         checkpoint = given.checkpoint or str(folder.root / "spark")
         progress = PipelineProgress(metrics, log, capture, given.reader, root)
@@ -155,6 +156,8 @@ def _run_at(
         if landing is None:
             return
         check_not_restored(root, landing.positions, outbox, capture, given.reader)  # before Spark's JVM is started
+        # NB: last, because a reader that no pipeline uses holds values of the outbox.
+        when_space_allows(partial(outbox.register, given.reader, kind=ReaderKind.PIPELINE), folder.root, log, wait=wait)
         pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold, writers=writers)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return
@@ -188,6 +191,14 @@ def _reader_lock(folder: ProcessFolder, reader: str) -> RoleLock:
     except AlreadyRunning as error:
         hint = f"{error.hint}; a pipeline to another lake needs a reader of its own, with --reader NAME"
         raise AlreadyRunning(str(error), hint=hint) from None
+
+
+def _check_reader(outbox: OutboxPort, name: str) -> None:
+    """Raise `ConfigError` if this pipeline cannot register the reader, which it does only once the lake is open."""
+    check_name(name)
+    known = outbox.registered(name)
+    if known is not None:
+        check_kind(name, known, ReaderKind.PIPELINE)
 
 
 def _log_others(hold: LakeHold, log: Log) -> None:
