@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
+from weakref import ref
 
 from tidemark.embedding.engine import AN_ENGINE, Engine
 from tidemark.engine.pool.batch import Batch, Change
@@ -13,6 +14,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.runtime.context import Stopped
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange
 
+START_HINT = "start the engine by `async with handler.running(engine)`"
 Handled = TypeVar("Handled", bound=Batch | Change | SerializedBatch | SerializedChange)
 
 
@@ -39,7 +41,7 @@ class AsyncHandler(Generic[Handled]):
             if self._loop is None:
                 raise ConfigError(
                     "an AsyncHandler was called outside of its event loop",
-                    hint="start the engine by `async with handler.running(engine)`",
+                    hint=START_HINT,
                 )
             if self._is_over:
                 raise Stopped
@@ -68,12 +70,20 @@ class AsyncHandler(Generic[Handled]):
                 await asyncio.to_thread(ended.join)
         engine.wait()
 
-    async def __aiter__(self) -> AsyncIterator[Handled]:
-        """Yield the engine's units until the engine ends."""
-        while (call := await self._calls.get()) is not None:
-            yield call.unit
-            self.finish(call.unit)
-        self._calls.put_nowait(None)  # for the other tasks
+    def __aiter__(self) -> AsyncIterator[Handled]:
+        """Yield the engine's units until the engine ends.
+
+        A wait for the next one may be cancelled and repeated, as by `asyncio.wait_for`. Raises `ConfigError` if the
+        engine was not started by `running`, or if a loop was left without its unit: the engine waits for that.
+        """
+        if self._loop is None:
+            raise ConfigError("an AsyncHandler has no engine yet", hint=START_HINT)
+        if not self._is_over and any(call.is_left for call in self._open.values()):
+            raise ConfigError(
+                "a loop over this AsyncHandler was left before its batch was finished",
+                hint="finish it by handler.finish(batch) before `break`, or continue with one iterator: aiter(handler)",
+            )
+        return _Units(self._calls, self.finish)
 
     def finish(self, unit: Handled) -> None:
         """Finish a yielded unit before the loop asks for the next one or is left; a second call has no effect."""
@@ -109,3 +119,41 @@ class _Call(Generic[Handled]):
     def __init__(self, unit: Handled) -> None:
         self.unit = unit
         self.finished: Future[None] = Future()
+        self._yielded_by: ref[_Units[Handled]] | None = None
+
+    def yielded(self, by: "_Units[Handled]") -> None:
+        """Note which iterator yields the unit."""
+        self._yielded_by = ref(by)
+
+    @property
+    def is_left(self) -> bool:
+        """Return whether the loop that was given the unit has been left."""
+        return self._yielded_by is not None and self._yielded_by() is None
+
+
+class _Units(AsyncIterator[Handled]):
+    """An iterator of one task: the unit that it yielded is finished when the task asks for the next one."""
+
+    def __init__(self, calls: "asyncio.Queue[_Call[Handled] | None]", finish: Callable[[Handled], None]) -> None:
+        self._calls = calls
+        self._finish = finish
+        self._call: _Call[Handled] | None = None  # that of the unit which was yielded
+        self._is_waiting = False
+
+    async def __anext__(self) -> Handled:
+        if self._is_waiting:
+            raise ConfigError("two tasks share an iterator", hint="each needs its own: async for batch in handler")
+        if self._call is not None:
+            self._finish(self._call.unit)
+            self._call = None
+        self._is_waiting = True
+        try:
+            call = await self._calls.get()
+        finally:
+            self._is_waiting = False
+        if call is None:
+            self._calls.put_nowait(None)  # for the other tasks
+            raise StopAsyncIteration
+        call.yielded(self)
+        self._call = call
+        return call.unit

@@ -4,7 +4,7 @@ What code passes between its own parts is checked by mypy; an application may no
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping
 from enum import Enum
 from functools import wraps
 from reprlib import repr as short_repr
@@ -26,6 +26,15 @@ def is_plain_function(given: object) -> bool:
         return False
     later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return not any(is_later(each) for is_later in later for each in (given, type(given).__call__))
+
+
+def check_has_run(returned: object, what: str) -> None:
+    """Raise `ConfigError` if a function of an application has returned an object whose code has not run."""
+    if isinstance(returned, Awaitable | Generator | AsyncGenerator):
+        raise ConfigError(
+            f"{what} returned a {type(returned).__name__}, whose code has not run",
+            hint="call it in the function, and let that return nothing; AsyncHandler is for an event loop of asyncio",
+        )
 
 
 def must_be(accepts: Callable[[object], bool], text: str, hint: str | None = None) -> Check:

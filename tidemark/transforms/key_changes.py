@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, UNCHANGED, BeforeKind, Op
-from tidemark.transforms.transform import children
-from tidemark.transforms.unchanged import Bits, are_equal
+from tidemark.transforms.transform import children, rebuilt
+from tidemark.transforms.unchanged import Bits, are_equal, bitmaps, unchanged_bits
 
 
 def divided(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     """Return rows in which each update that changes the key is two with one position: a delete, then an insert.
 
     `rows` have both sides, with the columns `key`. Both rows have both sides: which one counts follows from their op.
+    The insert has unchanged values from the old row, where that is full: a consumer has no other one to keep them from.
     """
     is_changed = _changed_keys(rows, key)
     if not is_changed.any():
@@ -23,13 +25,28 @@ def divided(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     inserts = np.cumsum(is_changed + 1)[is_changed] - 1
     ops = np.array(taken.column("_op").to_pylist(), dtype=np.str_)
     ops[inserts - 1], ops[inserts] = Op.DELETE.value, Op.INSERT.value
-    is_delete = np.zeros(len(ops), dtype=np.bool_)
-    is_delete[inserts - 1] = True
-    unchanged = pc.if_else(pa.array(is_delete), pa.scalar(None, pa.binary()), taken.column(UNCHANGED))
-    for name, values in (("_op", pa.array(ops, pa.string())), (UNCHANGED, unchanged)):
-        at = taken.schema.get_field_index(name)
-        taken = taken.set_column(at, taken.schema.field(at), values)
-    return taken
+    at = taken.schema.get_field_index("_op")
+    return _filled(taken.set_column(at, taken.schema.field(at), pa.array(ops, pa.string())), inserts)
+
+
+def _filled(rows: pa.RecordBatch, inserts: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return divided rows whose deletes have no unchanged columns, and whose inserts have as few as possible."""
+    unchanged_at, after_at = (rows.schema.get_field_index(name) for name in (UNCHANGED, AFTER))
+    if rows.column(unchanged_at).null_count == rows.num_rows:
+        return rows
+    before, after = children(rows.column(BEFORE)), children(rows.column(after_at))
+    bits = unchanged_bits(rows, len(after))
+    bits[inserts - 1] = False
+    is_full = pc.equal(rows.column("_before_kind"), BeforeKind.FULL.value).to_numpy(zero_copy_only=False)
+    taken = np.zeros_like(bits)
+    taken[inserts] = bits[inserts] & is_full[inserts, None]
+    values = [
+        pc.if_else(pa.array(taken[:, at]), old, new) if taken[:, at].any() else new
+        for at, (old, new) in enumerate(zip(before, after, strict=True))
+    ]
+    side = rows.column(after_at)
+    rows = rows.set_column(after_at, rows.schema.field(after_at), rebuilt(side, list(side.type), values))
+    return rows.set_column(unchanged_at, rows.schema.field(unchanged_at), bitmaps(bits & ~taken))
 
 
 def _changed_keys(rows: pa.RecordBatch, key: Sequence[str]) -> Bits:

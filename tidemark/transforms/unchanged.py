@@ -18,21 +18,25 @@ FormerIndexes = npt.NDArray[np.int64]
 def unchanged_bits(rows: pa.RecordBatch, count: int) -> Bits:
     """Return for each row and each of `count` columns whether the column is unchanged."""
     bits: Bits = np.zeros((rows.num_rows, count), dtype=np.bool_)
-    bitmaps = rows.column(UNCHANGED)
-    for at in np.flatnonzero(bitmaps.is_valid().to_numpy(zero_copy_only=False)).tolist():
-        found = np.frombuffer(bitmaps[at].as_py(), dtype=np.uint8)
+    stored = rows.column(UNCHANGED)
+    for at in np.flatnonzero(stored.is_valid().to_numpy(zero_copy_only=False)).tolist():
+        found = np.frombuffer(stored[at].as_py(), dtype=np.uint8)
         row = np.unpackbits(found, bitorder="little")[:count].astype(np.bool_)
         bits[at, : len(row)] = row
     return bits
 
 
 def with_unchanged(batch: Batch, bits: Bits) -> Batch:
-    """Return a batch with other bitmaps, NULL for a row without an unchanged column."""
-    packed = np.packbits(bits, axis=1, bitorder="little")
-    bitmaps = [row.tobytes() if row.any() else None for row in packed]
+    """Return a batch with other bitmaps."""
     rows = batch.arrow
     at = rows.schema.get_field_index(UNCHANGED)
-    return batch.with_rows(rows.set_column(at, rows.schema.field(at), pa.array(bitmaps, pa.binary())))
+    return batch.with_rows(rows.set_column(at, rows.schema.field(at), bitmaps(bits)))
+
+
+def bitmaps(bits: Bits) -> pa.Array:
+    """Return the bitmaps of rows, NULL for a row without an unchanged column."""
+    packed = np.packbits(bits, axis=1, bitorder="little")
+    return pa.array([row.tobytes() if row.any() else None for row in packed], pa.binary())
 
 
 def select_unchanged(batch: Batch, former: FormerIndexes, count: int) -> Batch:

@@ -67,6 +67,40 @@ def test_a_batch_is_finished_by_the_next_one_or_by_finish_and_otherwise_comes_ag
         run(tell())
 
 
+def test_a_wait_may_time_out_and_go_on_and_a_loop_that_left_its_batch_is_not_followed_by_another(
+    cluster: Cluster, insert: Insert, new_engine: NewEngine
+) -> None:
+    async def tell() -> None:
+        handler = AsyncHandler[Change]()
+        with pytest.raises(ConfigError, match="has no engine yet"):
+            aiter(handler)
+        async with handler.running(new_engine(change_handler=handler)):
+            changes = aiter(handler)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(changes), 0.1)
+            await insert(1, 3)
+            seen = [await asyncio.wait_for(anext(changes), WITHIN_S) for _ in range(2)]
+            waiting = asyncio.ensure_future(anext(changes))
+            seen.append(await waiting)
+            waiting = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0)
+            with pytest.raises(ConfigError, match="two tasks share an iterator"):
+                await anext(changes)
+            await insert(4, 5)
+            seen.append(await waiting)
+            handler.finish(seen[-1])
+            async for change in handler:  # the loop before this one has left nothing
+                seen.append(change)
+                break
+            with pytest.raises(ConfigError, match=r"was left before its batch was finished") as left:
+                aiter(handler)
+        assert "handler.finish(batch)" in left.value.hint
+        assert [change.after and change.after["id"] for change in seen] == [1, 2, 3, 4, 5]
+
+    with leaves_nothing(cluster):
+        run(tell())
+
+
 def test_an_error_in_the_loop_and_a_cancelled_task_end_the_engine_and_the_change_comes_again(
     cluster: Cluster, insert: Insert, new_engine: NewEngine
 ) -> None:

@@ -208,6 +208,13 @@ def test_a_daemon_refuses_a_wrong_plugin_at_its_start(
     sidecar.refuses(code, reported)
 
 
+def test_a_plugin_that_calls_exit_ends_the_daemon_as_any_error_does(sidecar: Sidecar) -> None:
+    use_config(f"[deliver]\nconsumer = '{PLUGINS}:ExitingConsumer'\nretries_max = 0\n", sidecar)
+    sidecar.start()
+    sidecar.cluster.sql("INSERT INTO person VALUES (1, 'a')", sidecar.database)
+    sidecar.ended(ExitCode.CONSUMER_FAILED, "the consumer ExitingConsumer raised SystemExit in on_events")
+
+
 def test_a_transform_that_a_new_version_does_not_fit_stops_before_its_rows_and_loses_none(sidecar: Sidecar) -> None:
     use_config(MASK, sidecar)
     sidecar.start()

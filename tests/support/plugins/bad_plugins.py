@@ -1,6 +1,7 @@
 """Plug-ins with faults."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 
 from tidemark import (
@@ -45,6 +46,14 @@ class VersionedConsumer(AcceptingConsumer):
 class RaisingConsumer(AcceptingConsumer):
     def __init__(self) -> None:
         raise ValueError("no target")
+
+
+class ExitingConsumer(AcceptingConsumer):
+    """Its code was written as a program."""
+
+    def on_delivery(self, delivery: Delivery) -> bool:
+        del delivery
+        sys.exit(0)
 
 
 class IncompleteConsumer(Consumer):

@@ -10,7 +10,7 @@ from tests.support.processes.clocks import HandClock
 from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.runtime.delivery import liveness as liveness_module
 from tidemark.runtime.delivery.consumers import NullConsumer
-from tidemark.runtime.delivery.liveness import Liveness
+from tidemark.runtime.delivery.liveness import ConsumerRaised, Liveness
 
 ALIVE_S, HANG_S = 5.0, 300.0
 DEADLINE_S = 120.0
@@ -22,7 +22,7 @@ class Patient(NullConsumer):
     def __init__(self) -> None:
         super().__init__()
         self.answer = True
-        self.raises: Exception | None = None
+        self.raises: BaseException | None = None
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.was_asked = threading.Semaphore(0)
@@ -98,6 +98,20 @@ def test_a_consumers_own_exception_is_kept(consumer: Patient, clock: HandClock) 
     consumer.raises = ConsumerFailed("the disk is away", hint="mount it")
     with watching(consumer, clock) as liveness:
         assert found(liveness) is consumer.raises
+
+
+def test_a_consumer_that_calls_exit_has_failed_and_is_named_as_messages_should(
+    consumer: Patient, clock: HandClock
+) -> None:
+    consumer.raises = SystemExit(0)
+    with watching(consumer, clock) as liveness:
+        assert str(found(liveness)) == "the consumer Patient raised SystemExit in alive"
+    named = Liveness(consumer, alive_s=ALIVE_S, hang_s=HANG_S, name="Lines")
+    expected = "the consumer Lines raised SystemExit in on_events"
+    with pytest.raises(ConsumerRaised, match=expected), named.calling("on_events"):
+        raise consumer.raises
+    with pytest.raises(KeyboardInterrupt), named.calling("on_events"):
+        raise KeyboardInterrupt
 
 
 @pytest.mark.feature("I36")

@@ -1,7 +1,7 @@
 """What a handler gets, by handler and serializer: one table; what remains after an error; records of JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +12,7 @@ from tests.support.samples.changed_rows import SampleRow, batch_of, bound, colum
 from tidemark import (
     Batch,
     Change,
+    ConfigError,
     DebeziumJson,
     Drop,
     FlatJson,
@@ -24,6 +25,7 @@ from tidemark import (
     SerializedRecord,
     Serializer,
     SerializerFailed,
+    TransactionBoundary,
 )
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.io.host.clock import SystemClock
@@ -31,6 +33,7 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, TypeDescription, TypeKind
 from tidemark.runtime.pool.pending_batch import PendingBatch, Processing, Unit
+from tidemark.runtime.pool.pool_parts import PartHandler
 
 NOW_NS = 1_700_000_000_123_456_789
 ANN = {"id": 1, "name": "Ann", "email": "ann@x.org"}
@@ -92,6 +95,34 @@ def test_after_an_error_the_handler_gets_the_unit_that_failed_and_no_earlier_one
     pending.handle(handle)
     assert seen[2] is seen[3] is seen[4]
     assert [unit.position.ordinal for unit in seen] == [1, 2, 3, 3, 3, 4, 5]
+
+
+async def _later(unit: object) -> None:
+    """Handle nothing: the code of a coroutine has not run when a call returns it."""
+
+
+def _rows(unit: object) -> Iterator[object]:
+    yield unit
+
+
+@pytest.mark.parametrize(("handle", "kind"), [(_later, "coroutine"), (_rows, "generator")])
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_a_handler_that_returns_code_which_has_not_run_has_not_handled_its_batch(
+    handle: Callable[[object], object], kind: str
+) -> None:
+    def forwarding(unit: object) -> object:
+        return handle(unit)
+
+    expected = f"returned a {kind}, whose code has not run"
+    for takes_changes in (False, True):
+        pending = PendingBatch(batch_of(*ROWS, of=TABLE), None, Processing(takes_changes, None, SystemClock()))
+        with pytest.raises(ConfigError, match=f"the handler {expected}"):
+            pending.handle(forwarding)
+    parts = PartHandler(forwarding, forwarding)
+    with pytest.raises(ConfigError, match=f"the handler {expected}"):
+        parts(batch_of(*ROWS, of=TABLE))
+    with pytest.raises(ConfigError, match=f"on_event {expected}"):
+        parts(TransactionBoundary.__new__(TransactionBoundary))
 
 
 def test_a_serializer_that_fails_once_loses_nothing() -> None:

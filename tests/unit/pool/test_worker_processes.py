@@ -180,6 +180,19 @@ def test_an_error_after_the_retries_is_reported_with_its_class(tmp_path: Path) -
         assert (len(lines(seen)), pool.settled_units) == (3, 0)
 
 
+class UnreadableError(LookupError):
+    """An error that fails when its text is requested."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_an_error_whose_text_cannot_be_read_is_reported_with_its_class() -> None:
+    found = raised_in_a_worker(UnreadableError())
+    assert str(found) == "UnreadableError raised in a worker process"
+    assert "its text cannot be read: ValueError" in found.__notes__
+
+
 class AccountRefused(ConsumerFailed):
     """An error of an application, with another constructor."""
 

@@ -71,7 +71,8 @@ class CaptureReport:
 
     def stop(self, error: BaseException | None, progress: Progress) -> None:
         """Log how far the capture has come; `error`: of the application thread."""
-        self._log.info(
+        report = self._log.info if error is None else self._log.warning
+        report(
             "stopped",
             delivered=str(progress.delivered.position) if progress.delivered else None,
             received_lsn=progress.received_lsn,

@@ -15,6 +15,8 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 
 POLL_S = 2.0
+OF_CONSUMER = (Exception, SystemExit)
+"""What the code of a consumer raises; one that calls `sys.exit` must not end the daemon, with its own status."""
 
 
 class ConsumerRaised(ConsumerFailed):
@@ -24,10 +26,15 @@ class ConsumerRaised(ConsumerFailed):
 class Liveness:
     """The condition of a consumer, from its start to its end; also the context of each call into it (`calling`)."""
 
-    def __init__(self, consumer: GroupConsumer, *, alive_s: float, hang_s: float, clock: Clock | None = None) -> None:
-        """Start nothing. `alive_s`: the time to answer `alive()`; `hang_s`: for any other call."""
+    def __init__(
+        self, consumer: GroupConsumer, *, alive_s: float, hang_s: float, name: str = "", clock: Clock | None = None
+    ) -> None:
+        """Start nothing. `alive_s`: the time to answer `alive()`; `hang_s`: for any other call.
+
+        `name`: of the consumer in messages; by default that of its class.
+        """
         self._consumer = consumer
-        self._name = type(consumer).__name__
+        self._name = name or type(consumer).__name__
         self._alive_s = alive_s
         self._hang_s = hang_s
         self._clock = clock or SystemClock()
@@ -58,7 +65,7 @@ class Liveness:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Record the end of the call; raise what its error means."""
         call, self._call = self._call, None
-        if isinstance(error, Exception) and not isinstance(error, TidemarkError) and call is not None:
+        if isinstance(error, OF_CONSUMER) and not isinstance(error, TidemarkError) and call is not None:
             raise ConsumerRaised(
                 self._text(f"raised {type(error).__name__} in {call[0]}"), hint=ConsumerFailed.hint
             ) from error
@@ -89,7 +96,7 @@ class Liveness:
             alive = self._consumer.alive()
         except ConsumerFailed as error:
             return error
-        except Exception as error:  # noqa: BLE001 - the consumer's own, whatever it is
+        except OF_CONSUMER as error:  # the consumer's own, whatever it is
             return self._failed(f"raised {type(error).__name__} in alive", ConsumerFailed.hint)
         return None if alive else self._failed("reports that it is not alive", ConsumerFailed.hint)
 

@@ -29,6 +29,7 @@ from tidemark.runtime.delivery.mapped_target import MappedTarget
 from tidemark.runtime.first_copy.capture_notices import CaptureNotices
 from tidemark.runtime.first_copy.copies import left_versions
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
+from tidemark.runtime.plugins.consumer import Consumer
 from tidemark.runtime.plugins.group_transforms import GroupTransforms
 from tidemark.runtime.plugins.handler import AnyHandler
 from tidemark.runtime.plugins.plugin_consumer import PluginConsumer
@@ -178,17 +179,19 @@ class TargetMaker:
         if consumer is not None:
             return self._custom(consumer, records)
         if plugins.make_handler is not None:
-            return self._custom(self._pool(plugins.make_handler(), transforms, self._latest(names)), records)
+            handler = plugins.make_handler()
+            return self._custom(self._pool(handler, transforms, self._latest(names)), records, of=handler)
         if plugins.make_consumer is not None:
+            made = plugins.make_consumer()
             plugin = PluginConsumer(
-                plugins.make_consumer(),
+                made,
                 transforms,
                 plugins.serializer,
                 SystemClock(),
                 poison=PoisonHandling.of(self.settings.poison, self.context, self.epoch),
                 retries=ParkedRetries(self.context, self.epoch),
             )
-            return self._custom(plugin, records)
+            return self._custom(plugin, records, of=made)
         target: Target
         target, liveness = (
             (self._outbox(records), None)
@@ -227,9 +230,13 @@ class TargetMaker:
             stopping=self.stopping,
         )
 
-    def _custom(self, consumer: GroupConsumer, records: Sequence[GroupRecord]) -> tuple[Target, Liveness]:
+    def _custom(
+        self, consumer: GroupConsumer, records: Sequence[GroupRecord], of: Consumer | AnyHandler | None = None
+    ) -> tuple[Target, Liveness]:
+        """Return the target of a consumer; `of`: the plug-in that it calls, which messages name."""
         context, deliver, retry = self.context, self.settings.deliver, self.settings.retry
-        liveness = Liveness(consumer, alive_s=deliver.alive_s, hang_s=deliver.hang_s)
+        name = type(consumer if of is None else of).__name__
+        liveness = Liveness(consumer, alive_s=deliver.alive_s, hang_s=deliver.hang_s, name=name)
         target = ConsumerTarget(
             consumer,
             context.store,

@@ -106,7 +106,7 @@ def calling(call: Callable[[], RETURNED], what: str) -> RETURNED:
         return call()
     except TidemarkError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginRaised(f"{what} raised {type(error).__name__}: {error}") from error
 
 

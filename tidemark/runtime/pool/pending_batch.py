@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from tidemark.engine.pool.batch import ROWS_AT_ONCE, Batch, Change
 from tidemark.engine.pool.poison import CallPart, CallParts, ParkedBatch, rows_of
 from tidemark.engine.ports import Clock
+from tidemark.model.arguments import check_has_run
 from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.poison import PoisonChange, WorkerPoison, WorkerProgress, WorkerRaised
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
+from tidemark.runtime.pool.handler_pool import HANDLER
 from tidemark.runtime.pool.keys import RowIndexes, rows_at
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlan
 
 Unit = Batch | SerializedBatch | Change | SerializedChange
-UnitHandler = Callable[[Unit], None]
+UnitHandler = Callable[[Unit], object]
 GivenHandler = (
     Callable[[Batch], None]
     | Callable[[SerializedBatch], None]
@@ -191,7 +193,8 @@ class PendingBatch:
         while self._units:
             found = 0 if self._poison is None else self._poison.found
             try:
-                handler(self._units[0][1])
+                if (returned := handler(self._units[0][1])) is not None:
+                    check_has_run(returned, HANDLER)
             except Exception as error:
                 if self._poison is not None and _progress_of(error).is_new:
                     self._poison.handled(found)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.engine.pool.batch import Batch
+from tidemark.model.arguments import check_has_run
 from tidemark.model.change import EngineEvent
 from tidemark.runtime.pool.handler_pool import HANDLER
 from tidemark.runtime.pool.pending_batch import PendingBatch, RetriedChange, UnitHandler
@@ -16,16 +17,16 @@ class PartHandler:
     """Calls a handler with the parts of a pool."""
 
     handler: UnitHandler
-    on_event: Callable[[EngineEvent], None] | None
+    on_event: Callable[[EngineEvent], object] | None
 
     def __call__(self, part: PoolPart) -> None:
         """Handle a part."""
         if isinstance(part, Batch):
-            self.handler(part)
+            check_has_run(self.handler(part), HANDLER)
         elif isinstance(part, PendingBatch | RetriedChange):
             part.handle(self.handler)
         elif self.on_event is not None:
-            self.on_event(part)
+            check_has_run(self.on_event(part), "on_event")
 
 
 def name_of(part: PoolPart) -> str:

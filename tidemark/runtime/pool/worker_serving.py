@@ -60,4 +60,13 @@ def _reply(error: BaseException | None, pending: PendingBatch) -> WorkerReply:
     names, hint = tuple[str, ...](), ""
     if isinstance(error, TidemarkError):
         disposition, names, hint = error.disposition, tuple(error_names(type(error))), error.hint
-    return WorkerReply(process_time(), kind, str(error), disposition.value, progress=progress, names=names, hint=hint)
+    text = _text(error)
+    return WorkerReply(process_time(), kind, text, disposition.value, progress=progress, names=names, hint=hint)
+
+
+def _text(error: BaseException) -> str:
+    """Return the text of an error of the application, which may fail to give it."""
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - whatever it is, it must not end the worker
+        return f"its text cannot be read: {type(failed).__name__}"
