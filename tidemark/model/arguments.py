@@ -16,6 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Check = Callable[[str, object], None]
 """Raises `ConfigError` if a value is not of its kind; called with the name of the argument and the value."""
+HANDLER = "the handler"  # in messages
 _SHOWN = (str, int, float, Enum, type(None))
 _LISTS_NOT = (str, bytes, Mapping)
 

@@ -18,13 +18,13 @@ from tidemark.engine.pool.dispatch import Dispatch, Dispatched
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_raised
+from tidemark.model.arguments import HANDLER
 from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.runtime.context import Stopped
 
 PART = TypeVar("PART")
 GIVEN_contra = TypeVar("GIVEN_contra", contravariant=True)
 THREAD_NAME = "tidemark-handler"
-HANDLER = "the handler"
 NOT_AWAITED = -1
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from tidemark.engine.pool.batch import ROWS_AT_ONCE, Batch, Change
 from tidemark.engine.pool.poison import CallPart, CallParts, ParkedBatch, rows_of
 from tidemark.engine.ports import Clock
-from tidemark.model.arguments import check_has_run
+from tidemark.model.arguments import HANDLER, check_has_run
 from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.model.poison import PoisonChange, WorkerPoison, WorkerProgress, WorkerRaised
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.plugins.poison_handling import ParkedRetries, PoisonHandling
-from tidemark.runtime.pool.handler_pool import HANDLER
 from tidemark.runtime.pool.keys import RowIndexes, rows_at
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlan

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.engine.pool.batch import Batch
-from tidemark.model.arguments import check_has_run
+from tidemark.model.arguments import HANDLER, check_has_run
 from tidemark.model.change import EngineEvent
-from tidemark.runtime.pool.handler_pool import HANDLER
 from tidemark.runtime.pool.pending_batch import PendingBatch, RetriedChange, UnitHandler
 
 PoolPart = Batch | PendingBatch | EngineEvent | RetriedChange
