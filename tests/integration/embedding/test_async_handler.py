@@ -83,7 +83,7 @@ def test_a_wait_may_time_out_and_go_on_and_a_loop_that_left_its_batch_is_not_fol
             waiting = asyncio.ensure_future(anext(changes))
             seen.append(await waiting)
             waiting = asyncio.ensure_future(anext(changes))
-            await asyncio.sleep(0)
+            await asyncio.wait([waiting], timeout=0.1)
             with pytest.raises(ConfigError, match="two tasks share an iterator"):
                 await anext(changes)
             await insert(4, 5)
