@@ -13,6 +13,7 @@ from tidemark_archiver.archive_maintenance import MAINTENANCE_S
 
 from tests.support.processes.captures import Sidecar, change_log
 from tests.support.processes.cdcctl import cdcctl, contents, succeeded
+from tests.support.processes.failover import Archiver
 from tests.support.servers.archiving import ArchivingServer, archive_script, archiving
 from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.spool import Spool
@@ -22,7 +23,7 @@ from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.readers.outbox import OutboxReader
 from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.state import StateStore
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.model.lsn import parse_lsn
 from tidemark.runtime.daemon.spool_maintenance import MaintainedSpool, SpoolMaintenance
 from tidemark.wire.manifest import MANIFEST
@@ -211,6 +212,17 @@ def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
         assert contents(archive.spool.folder) == before
         path.write_bytes(kept)
     assert maintain(archive, sidecar).trimmed.file_count >= 1
+
+
+@pytest.mark.feature("I13")
+def test_no_daemon_starts_with_the_spool_of_another_cluster(archive: ArchivingServer, sidecar: Sidecar) -> None:
+    sidecar.start()
+    sidecar.stop()
+    (archive.spool.folder / ".tidemark").write_bytes(b"5\n")
+    archiver = Archiver(sidecar.cluster, sidecar.database, sidecar.folder.root.parent)
+    for daemon in (sidecar, archiver):
+        daemon.options |= sidecar.options
+        daemon.refuses(ExitCode.CONFIG, f"{archive.spool.folder} is the spool of cluster 5, not of")
 
 
 @pytest.mark.feature("I13")

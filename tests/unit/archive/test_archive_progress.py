@@ -1,9 +1,10 @@
 """The segments that will not arrive by themselves, by the content of the folder and the node's answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from tidemark.io.archive.archive_progress import Missing, is_off_over, missing
-from tidemark.io.archive.archive_state import ArchiveState, WalSpan
+from tidemark.io.archive.archive_progress import Missing, Unrecorded, is_off_over, missing, unrecorded
+from tidemark.io.archive.archive_state import ArchiveState, SegmentRun, WalSpan
 from tidemark.io.archive.hole_ledger import GivenUp
 from tidemark.io.host.folder_changes import FolderView
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
@@ -48,6 +49,15 @@ def test_segments_are_missing_up_to_the_end_of_archive_mode_off_or_up_to_a_later
     assert missing(folder((1, 3), (6, 8)), FIRST, at(2.5), INVALID_LSN) == Missing(name(3), 3)
     assert missing(folder((6, 8)), FIRST, at(2.5), at(4)) == Missing(name(2), 4)
     assert missing(folder((1, 3), (6, 8)), FIRST, at(6.5), at(4)) == Missing()
+
+
+def test_segments_that_never_arrived_have_the_names_of_their_own_timeline() -> None:
+    archived = segment_name(TimelineId(3), 9, SIZE)
+    assert unrecorded(folder(), archived, at(3.5), FIRST) == Unrecorded(name(3), 7)
+    assert unrecorded(folder(), archived, at(3.5)) == Unrecorded(segment_name(TimelineId(3), 3, SIZE), 7)
+    second = segment_name(TimelineId(2), 6, SIZE)
+    found = replace(folder((1, 7)), runs=(SegmentRun(TimelineId(2), second, second),))
+    assert unrecorded(found, archived, at(3.5), FIRST) == Unrecorded(segment_name(TimelineId(2), 7, SIZE), 3)
 
 
 def test_the_time_with_archive_mode_off_is_over_once_delivery_and_the_archive_are_past_it() -> None:

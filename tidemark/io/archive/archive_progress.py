@@ -19,18 +19,23 @@ class Unrecorded:
     count: int = 0
 
 
-def unrecorded(found: ArchiveState, archived_file: str, beginning_lsn: Lsn) -> Unrecorded:
-    """Return the unrecorded segments; `found` must be newer than the node's report of `archived_file`."""
+def unrecorded(
+    found: ArchiveState, archived_file: str, begin_lsn: Lsn, timeline: TimelineId | None = None
+) -> Unrecorded:
+    """Return the unrecorded segments from `begin_lsn` of a timeline on, by default that of `archived_file`.
+
+    `found` must be newer than the node's report of `archived_file`.
+    """
     archived = parse_segment_name(archived_file, found.segment_bytes)
     if archived is None or not found.is_ours:
         return Unrecorded()
-    timeline, last = archived
-    first = segment_of(beginning_lsn, found.segment_bytes)
+    archived_timeline, last = archived
+    timeline, first = timeline or archived_timeline, segment_of(begin_lsn, found.segment_bytes)
     newest = parse_segment_name(max((run.last for run in found.runs), default=""), found.segment_bytes)
     if newest is not None:
-        if newest[0] > timeline:
+        if newest[0] > archived_timeline:
             return Unrecorded()
-        first = max(first, SegmentNo(newest[1] + 1))
+        timeline, first = newest[0], max(first, SegmentNo(newest[1] + 1))
     recorded = sum(first <= number <= last for number in _given_up(found))
     count = max(0, last + 1 - first - recorded)
     return Unrecorded(segment_name(timeline, first, found.segment_bytes), count) if count else Unrecorded()

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from tidemark.io.archive.archive_progress import (
     waiting_segments,
 )
 from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.archive.spool import NoSpool, Spool
 from tidemark.io.archive.spool_access import ServerCannotArchive, record_user, spool_access_error
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
@@ -84,7 +86,9 @@ class ArchivingWatch:
             self._show(before)
             return before
         user = answer.server if answer.is_on else None
-        lost = unrecorded(found, answer.archived_file, beginning.lsn) if answer.is_on else Unrecorded()
+        lost = Unrecorded()
+        if answer.is_on:
+            lost = unrecorded(found, answer.archived_file, beginning.lsn, beginning.timeline)
         off_lsn, on_lsn = self._when_off(before, answer, found)
         absent = self._missing(found, off_lsn)
         due_lsn = max(beginning.lsn, on_lsn)  # WAL completed while archive_mode was off is not waited for
@@ -153,12 +157,16 @@ class ArchivingWatch:
 
 
 def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: NodeRequests) -> None:
-    """Raise `ServerCannotArchive` before a daemon begins if the server's user cannot fill the spool.
+    """Raise, before a daemon begins, if the server's user cannot fill the spool, or if it is another cluster's.
 
-    A node that is down, or a folder that does not answer, does not prevent the start: `ArchivingWatch` checks again.
+    The errors are `ServerCannotArchive` and `ConfigError`. A node that is down, or a folder that does not answer, does
+    not prevent the start: `ArchivingWatch` checks again.
     """
     if not archive.folder:
         return
+    spool = Spool(Path(archive.folder))
+    with suppress(NotInTime, OSError, NoSpool):
+        in_time(lambda: spool.check_owner(store.identity.system_identifier), START_S)
     try:
         answer = node_requests.find_archiving().result(START_S)
         user = answer.server
