@@ -153,3 +153,7 @@ class InternalError(TidemarkError):
 
     exit_code = ExitCode.INTERNAL
     hint = "this is a bug in Tidemark: please report it with the LSN and the log"
+
+
+OF_APPLICATION = (Exception, SystemExit)
+"""What code of an application or a plug-in raises: one that calls `sys.exit` must not end us with its own status."""

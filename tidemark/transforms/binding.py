@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemark.engine.pool.batch import META_NAMES, Batch
 from tidemark.engine.selection import matches
 from tidemark.model.change import AFTER, BEFORE
-from tidemark.model.errors import TidemarkError
+from tidemark.model.errors import OF_APPLICATION, TidemarkError
 from tidemark.transforms.transform import (
     BadTransform,
     BatchStep,
@@ -44,7 +44,7 @@ def bind(transform: Transform, shape: TableShape) -> BoundTransform | None:
         bound = transform.bind(shape)
     except TidemarkError:
         raise
-    except Exception as error:
+    except OF_APPLICATION as error:
         raise TransformFailed(f"{transform} raised {type(error).__name__} on {shape.table}") from error
     if bound is None:
         return None
@@ -97,7 +97,7 @@ def _checked(transform: Transform, step: BatchStep, shape: TableShape, changed: 
             made = step(batch)
         except TidemarkError:
             raise
-        except Exception as error:
+        except OF_APPLICATION as error:
             raise TransformRaised(f"{transform} raised {type(error).__name__} on rows of {shape.table}") from error
         if not isinstance(made, (tuple, list)) or not all(isinstance(each, Batch) for each in made):
             raise TransformFailed(

@@ -54,6 +54,14 @@ def test_a_function_of_batches_changes_columns_and_rows() -> None:
     assert bound(OnBatch(only_ids, tables="public.orders")).steps == ()
 
 
+def test_a_function_that_calls_exit_has_failed() -> None:
+    def leave(_change: Change) -> Change:
+        raise SystemExit(0)
+
+    with pytest.raises(TransformFailed, match=r"OnRow\(.*leave\) raised SystemExit on rows of public.customers"):
+        bound(OnRow(leave)).apply(ROWS)
+
+
 def test_a_function_of_rows_changes_and_leaves_out_rows() -> None:
     (found,) = bound(OnRow(upper)).apply(ROWS)
     assert rows_of(found) == [("i", None, {"id": 1, "name": "A"}), ("u", {"id": 2}, {"id": 2, "name": "B"})]

@@ -12,11 +12,9 @@ from typing import Self
 
 from tidemark.engine.ports import Clock, GroupConsumer
 from tidemark.io.host.clock import SystemClock
-from tidemark.model.errors import ConsumerFailed, TidemarkError
+from tidemark.model.errors import OF_APPLICATION, ConsumerFailed, TidemarkError
 
 POLL_S = 2.0
-OF_CONSUMER = (Exception, SystemExit)
-"""What the code of a consumer raises; one that calls `sys.exit` must not end the daemon, with its own status."""
 
 
 class ConsumerRaised(ConsumerFailed):
@@ -65,7 +63,7 @@ class Liveness:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Record the end of the call; raise what its error means."""
         call, self._call = self._call, None
-        if isinstance(error, OF_CONSUMER) and not isinstance(error, TidemarkError) and call is not None:
+        if isinstance(error, OF_APPLICATION) and not isinstance(error, TidemarkError) and call is not None:
             raise ConsumerRaised(
                 self._text(f"raised {type(error).__name__} in {call[0]}"), hint=ConsumerFailed.hint
             ) from error
@@ -96,7 +94,7 @@ class Liveness:
             alive = self._consumer.alive()
         except ConsumerFailed as error:
             return error
-        except OF_CONSUMER as error:  # the consumer's own, whatever it is
+        except OF_APPLICATION as error:  # the consumer's own, whatever it is
             return self._failed(f"raised {type(error).__name__} in alive", ConsumerFailed.hint)
         return None if alive else self._failed("reports that it is not alive", ConsumerFailed.hint)
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from tidemark.io.process.config import BadConfig
 from tidemark.model.arguments import is_plain_function
-from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.model.errors import OF_APPLICATION, ExitCode, TidemarkError
 from tidemark.runtime.plugins.consumer import Consumer
 from tidemark.runtime.plugins.handler import AnyHandler, Handler
 from tidemark.serializers.serializer import Serializer
@@ -106,7 +106,7 @@ def calling(call: Callable[[], RETURNED], what: str) -> RETURNED:
         return call()
     except TidemarkError:
         raise
-    except (Exception, SystemExit) as error:
+    except OF_APPLICATION as error:
         raise PluginRaised(f"{what} raised {type(error).__name__}: {error}") from error
 
 
