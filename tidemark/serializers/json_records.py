@@ -11,7 +11,7 @@ import numpy as np
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.debezium_schemas import key_schema, table_envelope
-from tidemark.decode.render.flat_json import flat_lines
+from tidemark.decode.render.flat_json import FLAT_METADATA, flat_lines
 from tidemark.decode.render.placed_lines import Lines, LineWriter
 from tidemark.decode.render.row_keys import key_lines
 from tidemark.engine.pool.batch import Batch
@@ -142,6 +142,13 @@ class FlatJson(_JsonRecords):
 
     def _values(self, shown: ChangeBatch, sides: Sides, database: str, now_ns: int) -> Lines | None:
         del database, now_ns
+        names = [field.name for field in shown.rows.schema.field(AFTER).type]
+        if taken := [name for name in FLAT_METADATA if name in names]:
+            table = shown.relation.qualified_name
+            raise SerializerFailed(
+                f"FlatJson: {table} has a column {taken[0]}, which is the name of a metadata field",
+                hint=f'rename it: Rename("{table}.{taken[0]}", "another_name")',
+            )
         return flat_lines(shown, sides)
 
 

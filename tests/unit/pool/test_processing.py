@@ -216,6 +216,19 @@ def test_flat_records_have_rows_of_every_op() -> None:
     assert [value["__op"] for _, value in loaded(FlatJson().records(rows, NOW_NS))] == ["r", "s"]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("name", ["__op", "__deleted"])
+def test_a_column_with_the_name_of_a_field_of_flat_records_is_refused_until_it_is_renamed(name: str) -> None:
+    table = customers("id", name)
+    batch = batch_of(("i", None, {"id": 1, name: "x"}), of=table)
+    message = rf"FlatJson: public.customers has a column {name}, which is the name of a metadata field"
+    with pytest.raises(SerializerFailed, match=message) as refused:
+        FlatJson().records(batch, NOW_NS)
+    assert f'Rename("public.customers.{name}"' in refused.value.hint
+    (renamed,) = bound(Rename(f"public.customers.{name}", "op"), to=table).apply(batch)
+    [(_, value)] = loaded(FlatJson().records(renamed, NOW_NS))
+    assert value == {"id": 1, "op": "x", "__op": "i", "__deleted": False}
+
+
 def test_a_table_without_a_key_has_records_without_keys_and_tombstones() -> None:
     keyless = replace(TABLE, primary_key=(), identity_columns=())
     for serializer in (DebeziumJson(), FlatJson()):

@@ -14,6 +14,8 @@ from tidemark.decode.render.placed_lines import Lines, Piece
 from tidemark.decode.render.row_kinds import kinds_of
 from tidemark.model.change import ChangeBatch, Op
 
+FLAT_METADATA = ("__op", "__deleted")
+
 
 def flat_lines(batch: ChangeBatch, sides: Sides) -> Lines | None:
     """Return a line for each row, two for one that changes its key; None if there are no rows.
