@@ -28,9 +28,10 @@ from tidemark.model.errors import ConfigError, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Align, Relation, TypeDescription, TypeKind
-from tidemark.pipeline.lake.layout import UnfitRows, lake_columns
+from tidemark.pipeline.lake.layout import lake_columns
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
+from tidemark.pipeline.source.rows.exact_values import UnfitValues
 from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.wire.state.readers import ReaderKind
@@ -393,7 +394,7 @@ def test_a_value_that_does_not_fit_its_column_is_an_error_that_names_it(tmp_path
     after = pa.array([{"id": "not a number", "note": "b"}], shape)
     rows = pa.RecordBatch.from_arrays([*batch.columns[:-2], pa.nulls(1, shape), after], names=batch.schema.names)
     feed(state, [groups.group(200, [ChangeBatch(groups.DATABASE, replace(retyped, columns=columns), rows)])])
-    with pytest.raises(UnfitRows, match="column id: string does not become int64"):
+    with pytest.raises(UnfitValues, match="column id: string does not become int64"):
         read(reader, start, reader.latestOffset(start, ALL))
 
 

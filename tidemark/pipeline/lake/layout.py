@@ -291,7 +291,7 @@ def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
 
 
 def convert(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Convert `column` to the type of `field` exactly; raise `UnfitRows` if a value does not fit."""
+    """Convert rows of the lake to the type of `field`, as the server did; raise `UnfitRows` if a value does not fit."""
     if column.type == field.type:
         return column
     if column.null_count == len(column):

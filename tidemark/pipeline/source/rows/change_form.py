@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, UNCHANGED, ChangeBatch, Truncation
-from tidemark.pipeline.lake.layout import META, convert, lake_columns, truncation_meta, unchanged_names
+from tidemark.pipeline.lake.layout import META, lake_columns, truncation_meta, unchanged_names
 from tidemark.pipeline.source.options import RowColumns
+from tidemark.pipeline.source.rows.exact_values import exactly
 from tidemark.pipeline.source.rows.query_table import QueryTable
 from tidemark.pipeline.source.rows.row_form import TableColumns
 
@@ -44,7 +45,7 @@ class ChangeForm:
         return change_fields(table, RowColumns.BEFORE_AFTER if self._has_sides else RowColumns.AFTER)
 
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:
-        """Return the rows of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
+        """Return the rows of a batch; raise `UnfitValues` if a value does not fit the type of its column."""
         rows, values = batch.rows, self._values(batch)
         arrays = []
         for name in self.wanted.names:
@@ -88,5 +89,5 @@ class ChangeForm:
             values = pc.struct_field(new, [origin.index])
             if is_deleted is not None:
                 values = pc.if_else(is_deleted, pc.struct_field(old, [origin.index]), values)
-            found[column.name] = convert(values, column)
+            found[column.name] = exactly(values, column)
         return found

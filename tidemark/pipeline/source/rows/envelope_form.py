@@ -68,7 +68,7 @@ class EnvelopeForm:
         return envelope_fields(table)
 
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:  # noqa: ARG002 - of the protocol
-        """Return the events of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
+        """Return the events of a batch; raise `UnfitValues` if a value does not fit the type of its column."""
         rows, relation = batch.rows, batch.relation
         moved = Sides(relation, rows).moved
         events: list[tuple[int | None, int | None, str]] = []  # the row whose old and whose new values it has, its op

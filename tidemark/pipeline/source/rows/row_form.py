@@ -8,7 +8,8 @@ import pyarrow as pa
 from tidemark.model.change import ChangeBatch, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.layout import LakeColumn, convert, lake_columns
+from tidemark.pipeline.lake.layout import LakeColumn, lake_columns
+from tidemark.pipeline.source.rows.exact_values import exactly
 from tidemark.pipeline.source.rows.query_table import QueryTable
 
 
@@ -27,7 +28,7 @@ class RowForm(Protocol):
         """Return all columns that the form has for a table."""
 
     def rows(self, batch: ChangeBatch, sequence: int) -> pa.RecordBatch:
-        """Return the rows of a batch; raise `UnfitRows` if a value does not fit the type of its column."""
+        """Return the rows of a batch; raise `UnfitValues` if a value does not fit the type of its column."""
 
     @property
     def is_complete(self) -> bool:
@@ -51,7 +52,7 @@ class TableColumns:
         values = []
         for field, origin in self.origins(batch.database, batch.relation):
             column = pa.nulls(len(rows), field.type) if origin is None else rows.field(origin.index)
-            values.append(convert(column, field))
+            values.append(exactly(column, field))
         return pa.StructArray.from_arrays(values, fields=self.table.fields, mask=rows.is_null())
 
     def partition(self, event: Truncation) -> dict[str, int]:
