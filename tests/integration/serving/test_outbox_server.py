@@ -32,6 +32,7 @@ from tidemark.io.flight.outbox_server import MESSAGE_BYTES
 from tidemark.io.flight.remote_errors import (
     CertificateExpired,
     CertificateRefused,
+    NeedsTls,
     ServerBusy,
     ServerUnreachable,
     TokenRefused,
@@ -135,8 +136,9 @@ def test_a_port_serves_with_tls_and_only_with_the_token(state: Path, certificate
         with pytest.raises(CertificateRefused, match="refused: self-signed certificate") as refused:
             connected(url)
         assert "tlsRoots" in refused.value.hint
-        with pytest.raises(ServerUnreachable):
+        with pytest.raises(NeedsTls, match=r"the server at grpc://127.* uses TLS") as plain:
             connected(url.replace("grpc+tls", "grpc"))
+        assert "grpc+tls://HOST:PORT" in plain.value.hint
 
 
 def test_an_expired_certificate_is_named(state: Path, tmp_path: Path) -> None:
@@ -312,8 +314,9 @@ def test_a_port_needs_a_token_that_others_cannot_read(tmp_path: Path) -> None:
         ServerAddress.parse("grpc+tls://db1:5000")
     path = token_file(tmp_path)
     path.chmod(0o644)
-    with pytest.raises(BadToken, match="accessible to all users"):
+    with pytest.raises(BadToken, match="accessible to all users") as open_to_others:
         ServerAddress.parse("grpc+tls://db1:5000", path)
+    assert open_to_others.value.hint.startswith(f"chmod o-rwx {path}, and consider replacing the token ")
     path.chmod(0o600)
     path.write_bytes("schlüssel mit umlaut".encode())
     with pytest.raises(BadToken, match="not printable ASCII"):
@@ -321,6 +324,17 @@ def test_a_port_needs_a_token_that_others_cannot_read(tmp_path: Path) -> None:
     token_file(tmp_path)
     with pytest.raises(BadServerAddress, match=r"the certificates .* cannot be read"):
         ServerAddress.parse("grpc+tls://db1:5000", path, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_file_of_roots_must_have_a_certificate(certificate: Certificate, tmp_path: Path, *, is_empty: bool) -> None:
+    path = certificate.key
+    if is_empty:  # without roots, those of the host would be used
+        path = tmp_path / "empty"
+        path.touch()
+    with pytest.raises(BadServerAddress, match=f"^{path} has no certificate in PEM$") as raised:
+        ServerAddress.parse("grpc+tls://db1:5000", token_file(tmp_path), path)
+    assert "tlsRoots" in raised.value.hint
 
 
 def test_the_token_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
