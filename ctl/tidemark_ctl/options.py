@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def origin(text: str) -> str:
 def lsn(text: str) -> Lsn:
     """Return the LSN; other text is a `ConfigError` with a hint. `--help` shows this function's name."""
     return parse_lsn(text)
+
+
+class Seconds(click.FloatRange):
+    """A time, which has an end."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; infinity and NaN are rejected."""
+        found: float = super().convert(value, param, ctx)
+        if not isfinite(found):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return found
 
 
 class LocalPath(click.Path):
@@ -129,7 +141,7 @@ def request_deadline_option(default_s: float) -> Callable[[click.decorators.FC],
     """Return the option for how long a command waits for the answer to its request, which stays after that."""
     return click.option(
         "--deadline-s",
-        type=click.FloatRange(min=0),
+        type=Seconds(min=0),
         default=default_s,
         show_default=True,
         help="Return after this time and report what is missing; the request is kept.",

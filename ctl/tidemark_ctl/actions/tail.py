@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import click
 
 from tidemark.engine.selection import Selection
 from tidemark.io.node.node_errors import WalRemoved
+from tidemark.io.node.replication import WalStream
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
@@ -20,6 +21,7 @@ from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.seed.live_changes import LiveChanges
 from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, Seed, read_seed
 from tidemark.runtime.seed.steady_stream import SteadyStream
+from tidemark.wire.state.values import Identity
 from tidemark_ctl import settings
 from tidemark_ctl.output.command_spill import spill_of_command
 from tidemark_ctl.output.formats import Format
@@ -148,6 +150,8 @@ def print_live(changes: LiveChanges, shown: Printer, requested: LsnRange) -> Non
 def _tail_from_state(dsn: str, folder: StateFolder, requested: LsnRange, printer_for: PrinterFor) -> CountsByName:
     with StateStore.open(folder, read_only=True) as store:
         view = store.view()
+    if requested.from_lsn is not None:
+        _check_is_reached(dsn, view.identity, requested.from_lsn)
     with ExitStack() as stack:
         spill = stack.enter_context(spill_of_command(folder))
         start = begin_from_history(
@@ -178,6 +182,17 @@ def _tail_from_state(dsn: str, folder: StateFolder, requested: LsnRange, printer
                 progress.replaying(start.lsn, start.decoded_lsn, requested.from_lsn)
             shown.flush()
     return shown.counts.as_dict(start.decoded_lsn - start.lsn)
+
+
+def _check_is_reached(dsn: str, of: Identity, from_lsn: Lsn) -> None:
+    """Raise `ConfigError` for an LSN that the node is far from, as after a typing error."""
+    with closing(WalStream(dsn)) as stream:
+        flushed = stream.identify(of.system_identifier).flush_lsn
+    if from_lsn > flushed + of.segment_bytes:  # NB: what was inserted there may not be flushed yet
+        raise ConfigError(
+            f"--from {format_lsn(from_lsn)} is after the end of the node's WAL, which is {format_lsn(flushed)}",
+            hint="correct it, or omit it: without --from, the changes begin with the oldest catalogs of the state",
+        )
 
 
 def _removed_hint(start_lsn: Lsn, from_lsn: Lsn | None) -> str:

@@ -6,6 +6,7 @@ from tidemark.runtime.seed.wait_times import WAIT_S_DEFAULT
 from tidemark_ctl.loading import deferred
 from tidemark_ctl.options import (
     PATH,
+    Seconds,
     config_option,
     exclude_origin_option,
     lsn,
@@ -33,7 +34,7 @@ from tidemark_ctl.output.formats import FORMATS
 @transactions_option
 @click.option(
     "--wait-s",
-    type=float,
+    type=Seconds(min=0),
     default=WAIT_S_DEFAULT,
     show_default=True,
     help="How long to wait for older transactions to end.",

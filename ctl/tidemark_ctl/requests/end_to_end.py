@@ -316,7 +316,10 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
     if not node.is_on:
         return "; archive_mode is off", "set archive_mode, or check that pg_receivewal runs"
     if not node.may_switch:
-        grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
+        grant = (
+            "in the database of the DSN: GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for "
+            "archive_timeout"
+        )
         return slow_archiving(node), grant
     if lost.count:
         reason = f", but the server reports {node.archived_file} as archived: {lost.count} segments from {lost.first}"

@@ -180,6 +180,15 @@ def test_a_stream_that_breaks_is_reported_and_opened_again(new_cluster: NewClust
     assert json.loads(line)["after"]["id"] == 1
 
 
+def test_a_start_far_behind_the_end_of_the_nodes_wal_is_refused(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    succeeded(cdcctl("init", "--dsn", cluster.dsn(database, ROLE), "--state", state))
+    done = cdcctl("tail", "--state", state, "--from", "F/7000000")
+    refused(done, ExitCode.CONFIG, "--from F/7000000 is after the end of the node's WAL, which is 0/")
+
+
 def test_a_reader_that_has_read_enough_ends_it_without_an_error(cluster: Cluster, database: str) -> None:
     tail = subprocess.Popen(
         command("tail", cluster.dsn(database, ROLE)),
@@ -200,6 +209,27 @@ def test_a_reader_that_has_read_enough_ends_it_without_an_error(cluster: Cluster
         tail.kill()
         tail.wait(timeout=120)
         tail.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("dsn", "reported"),
+    [
+        ("postgresql://cdc@::1:7401/shop", "the connection string has the port ':1:7401'"),
+        ("postgresql://cdc@db:70000/shop", "the connection string has the port '70000'"),
+        ("host=db port=5432,x", "the connection string has the port 'x'"),
+        ("postgresql://cdc@db/shop?replication=database", "the connection string contains replication"),
+    ],
+)
+def test_a_dsn_with_which_no_connection_can_be_made_is_refused(dsn: str, reported: str) -> None:
+    refused(cdcctl("tail", dsn), ExitCode.CONFIG, reported)
+
+
+@pytest.mark.parametrize("time", ["-1", "nan", "inf"])
+def test_a_time_without_an_end_is_refused(time: str) -> None:
+    for arguments in (("tail", "host=db", "--wait-s"), ("check", "--state", ".", "--deadline-s")):
+        done = cdcctl(*arguments, time)
+        assert done.code == ExitCode.CONFIG, done.err
+        assert "Invalid value for" in done.err
 
 
 def test_arguments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:

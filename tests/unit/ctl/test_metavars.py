@@ -9,7 +9,6 @@ WORDS = {
     "ADDRESS",
     "BOOLEAN",
     "DSN",
-    "FLOAT",
     "FLOAT RANGE",
     "INTEGER RANGE",
     "LSN",

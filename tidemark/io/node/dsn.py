@@ -15,6 +15,10 @@ from tidemark.model.errors import ConfigError
 
 APPLICATION_NAME = "tidemark"
 CONNECT_TIMEOUT_S = 10  # for each connection; libpq waits without limit by default
+PORT_MAX = 65_535
+PORT_HINT = (
+    "a port is a number from 1 to 65535; in a URL, write an IPv6 address in brackets: postgresql://user@[::1]/shop"
+)
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service")
 
@@ -50,6 +54,11 @@ def parse_dsn(dsn: str) -> dict[str, str]:
     for name in _SECRETS:
         if name in keywords:
             raise SecretInDsn(f"the connection string contains a {name}")
+    for port in filter(None, keywords.get("port", "").split(",")):
+        if not (port.isdecimal() and 0 < int(port) <= PORT_MAX):
+            raise BadDsn(f"the connection string has the port {port!r}", hint=PORT_HINT)
+    if "replication" in keywords:
+        raise BadDsn("the connection string contains replication", hint="omit it: it is set where it is needed")
     return keywords
 
 

@@ -34,7 +34,10 @@ from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
 ARRIVAL_S = 10.0  # for the archive's folder to show which segments have arrived
 SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a waiting switch is tried again: each attempt lists the folder
-GRANT_SWITCH_HINT = "as a superuser of the node: GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the role of the DSN"
+GRANT_SWITCH_HINT = (
+    "as a superuser of the node, in the database of capture.dsn, or of markers.dsn if that is set: GRANT EXECUTE ON "
+    "FUNCTION pg_switch_wal() TO the role of the DSN"
+)
 
 
 class NoMarkersOnStandby(NodeUnfit):
