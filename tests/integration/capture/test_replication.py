@@ -11,6 +11,7 @@ from tests.conftest import NewCluster
 from tests.support.servers.postgres import HBA, HBA_REPLICATION, Cluster, StopMode, cluster_without_data, new_cluster
 from tests.support.servers.servers import MAJORS
 from tidemark.io.node.dsn import SecretInDsn
+from tidemark.io.node.node import Node
 from tidemark.io.node.node_errors import (
     AheadOfNode,
     AuthenticationFailed,
@@ -216,6 +217,18 @@ def test_a_password_in_a_dsn_is_refused_and_not_repeated() -> None:
         assert isinstance(error, SecretInDsn)
         assert "hunter2" not in str(error)
         assert "PGPASSFILE" in error.hint
+
+
+def test_of_several_hosts_one_that_is_away_counts_before_one_that_rejects_the_connection(cluster: Cluster) -> None:
+    rejecting, away = str(cluster.folder), "127.0.0.1"
+    for hosts, ports, kind in (
+        (f"{away},{rejecting}", f"1,{cluster.port}", NodeUnreachable),
+        (rejecting, str(cluster.port), AuthenticationFailed),
+        (f"{rejecting},{rejecting}", f"{cluster.port},{cluster.port}", AuthenticationFailed),
+    ):
+        dsn = f"host={hosts} port={ports} user=nobody_here dbname=postgres"
+        for connect in (WalStream, Node):
+            assert type(raised_by(lambda connect=connect, dsn=dsn: connect(dsn))) is kind  # type: ignore[misc]
 
 
 def test_the_end_of_a_timeline_is_reported_and_the_next_continues_contiguously() -> None:

@@ -9,9 +9,11 @@ from tidemark.io.node.node_errors import (
     AheadOfNode,
     NodeStarting,
     NoFreeConnection,
+    NoHbaLine,
     ResourcesExhausted,
     TimelineUnknown,
     WalRemoved,
+    connection_error,
     replication_error,
 )
 from tidemark.model.errors import CorruptWal, NodeUnreachable, TidemarkError
@@ -67,3 +69,26 @@ def test_an_error_that_shares_class_or_sqlstate_with_removed_wal_keeps_its_own_m
     sqlstate: str, function: str, detail: str, kind: str
 ) -> None:
     assert type(meaning(sqlstate, function, detail)).__name__ == kind
+
+
+REFUSED = 'connection to server at "localhost" (::1), port 5432 failed: Connection refused'
+REJECTED = 'connection to server at "localhost" (127.0.0.1), port 5432 failed: FATAL: no pg_hba.conf entry'
+STARTING = 'connection to server at "db2" (10.0.0.2), port 5432 failed: FATAL: the database system is starting up'
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (f"{REFUSED} {REJECTED}", NoHbaLine),  # two addresses of one host
+        (f"{REJECTED} {STARTING}", NodeStarting),
+        (f"{STARTING} {REJECTED}", NodeStarting),
+        (f"{REFUSED} {REJECTED} {STARTING}", NodeStarting),
+        ("no pg_hba.conf entry", NoHbaLine),
+        ("could not translate host name", NodeUnreachable),
+    ],
+)
+def test_the_error_of_several_hosts_is_that_of_one_that_may_answer_soon(message: str, kind: type) -> None:
+    error = connection_error(message, "db")
+    assert type(error) is kind
+    assert str(error) == f"cannot connect to db: {message}"
+    assert error.hint

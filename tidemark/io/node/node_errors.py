@@ -10,6 +10,7 @@ have the same names in PostgreSQL 14 to 18.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Protocol
 
 import psycopg
@@ -171,6 +172,7 @@ _CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (
     (r"database \".*\" does not exist|permission denied for database|not currently accepting", DatabaseMissing),
     (r"starting up|shutting down|recovery mode|not yet accepting", NodeStarting),
 )  # fmt: skip
+_HOST = r'connection to server (?:at "([^"]*)"(?: \([^)]*\))?, port (\d+)|on socket "([^"]*)") failed: '
 _SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
     ("40001", RecoveryConflict),  # we use no serializable transaction, so this is no serialization failure
     ("57014", QueryTimedOut),
@@ -206,14 +208,29 @@ class FailedResult(Protocol):
 
 
 def connection_error(message: str, where: str) -> TidemarkError:
-    """Return the error for a failed connection to `where`."""
-    text = " ".join(message.split())
-    for pattern, kind in _CONNECTION:
-        if re.search(pattern, text):
-            return kind(f"cannot connect to {where}: {text}")
-    return NodeUnreachable(
-        f"cannot connect to {where}: {text}", hint="check host, port and network, and that the server runs"
-    )
+    """Return the error for a failed connection to `where`.
+
+    With several hosts, one that may answer soon counts before those that reject the connection, such as standbys.
+    """
+    text = _line(message)
+    of_hosts = [_of_connection(failures) for failures in _by_host(text)]
+    soon = [kind for kind in of_hosts if issubclass(kind, NodeUnreachable)]
+    kind = soon[0] if soon and len(of_hosts) > 1 else _of_connection(text)
+    hint = "check host, port and network, and that the server runs" if kind is NodeUnreachable else None
+    return kind(f"cannot connect to {where}: {text}", hint=hint)
+
+
+def _by_host(text: str) -> Iterable[str]:
+    """Return the failures of each host in libpq's message; a host may have several addresses."""
+    found = re.split(_HOST, text)[1:]
+    failures: dict[tuple[str, ...], str] = {}
+    for *host, failure in zip(*(found[part::4] for part in range(4)), strict=True):
+        failures[*host,] = f"{failures.get((*host,), '')} {failure}"
+    return failures.values()
+
+
+def _of_connection(text: str) -> type[TidemarkError]:
+    return next((kind for pattern, kind in _CONNECTION if re.search(pattern, text)), NodeUnreachable)
 
 
 def query_error(error: psycopg.Error, where: str) -> TidemarkError:
