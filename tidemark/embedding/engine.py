@@ -9,6 +9,7 @@ engines, each on its own state, run beside each other.
 Its state folder is one of a sidecar: it has the sidecar's lock, epoch and heartbeat, and `cdcctl status` shows it.
 """
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,7 +27,6 @@ from tidemark.embedding.engine_folder import open_state
 from tidemark.embedding.engine_options import (
     CHECKS,
     WHERE,
-    WITHIN_S,
     EngineOptions,
     check_pool,
     checked_processor,
@@ -51,7 +51,7 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.locking.locks import RoleLock
 from tidemark.io.state.state import StateStore
-from tidemark.model.arguments import checked_arguments, instance_of
+from tidemark.model.arguments import WITHIN_S, checked_arguments, instance_of
 from tidemark.model.change import EngineEvent
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
@@ -227,6 +227,7 @@ class Engine(Stoppable):
     def start(self) -> None:
         """Open or create the state, and start; if that fails, release everything and raise the error."""
         self._change(EngineState.CREATED, EngineState.PREPARING)
+        self._pid = os.getpid()
         stack = ExitStack()
         stack.callback(self._callbacks.passed, StopStep.STATE)
         deadline = StartDeadline(self._options.start_within_s, self._clock)
@@ -254,7 +255,7 @@ class Engine(Stoppable):
         Return the names of threads that are still in the handler then: what they do has no effect on the position, and
         their changes are delivered again. A callback that calls this requests the stop, and does not wait for it.
         """
-        self._pool.check_is_owner()
+        self._check_process()
         here = threading.current_thread()
         is_handler = self._pool.parts.is_own(here)  # which may have changes before the start has returned
         with self._state_lock:
@@ -289,7 +290,7 @@ class Engine(Stoppable):
         the operation `c`, and replace all earlier rows of the table.
         """
         names = [TableName.parse(table) for table in dict.fromkeys(tables)]
-        self._pool.check_is_owner()
+        self._check_process()
         if self._capture is None or not names:
             raise ConfigError("recopy needs a running engine, and names of tables")
         self._capture.recopy(names)

@@ -1,14 +1,14 @@
 """Several engines that run and end together: one for each node, with its own state, threads, position and retries."""
 
+import os
 import threading
 from collections.abc import Sequence
 
 from tidemark.embedding.engine import AN_ENGINE, POLL_S, Engine
-from tidemark.embedding.engine_options import WITHIN_S
 from tidemark.embedding.hints import noted_hints
 from tidemark.embedding.stoppable import Stoppable
 from tidemark.engine.lifecycle import EngineState
-from tidemark.model.arguments import checked_arguments, list_of
+from tidemark.model.arguments import WITHIN_S, checked_arguments, list_of
 from tidemark.model.errors import ConfigError
 
 WHERE = "tidemark.EngineGroup"
@@ -35,6 +35,7 @@ class EngineGroup(Stoppable):
 
     def start(self) -> None:
         """Start the engines in order; if one fails, stop those before it and raise its error."""
+        self._pid = os.getpid()
         for number, engine in enumerate(self._engines):
             try:
                 engine.start()
@@ -50,6 +51,7 @@ class EngineGroup(Stoppable):
 
         A handler or a callback does not call this, but `stop` of its own engine, which ends the group as well.
         """
+        self._check_process()
         if not self._ending.is_set():
             self._within_s = within_s
             self._ending.set()

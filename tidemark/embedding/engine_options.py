@@ -15,6 +15,7 @@ from tidemark.io.process.config_faults import sections_fault
 from tidemark.io.process.config_loading import parse_config
 from tidemark.model.arguments import (
     PLAIN_FUNCTION,
+    WITHIN_S,
     Check,
     instance_of,
     is_plain_function,
@@ -32,22 +33,29 @@ from tidemark.serializers.serializer import CORRECT_SETTINGS, Serializer
 from tidemark.transforms.transform import Transform
 
 RETRIES_MAX = 1000
-STOP_S_MAX = 86_400  # as of times in the configuration: the waits of a thread have a limit
 WHERE = "tidemark.Engine"
 PROCESSOR_METHODS = ("start", "process", "stop")
 GivenSettings = Mapping[str, Mapping[str, object]]
 _text = must_be(lambda given: isinstance(given, str), "text")
 _patterns = list_of(_text, "a list of patterns", hint='write tables=["public.*"]')
+_are_some = must_be(bool, "at least one pattern", hint="omit it for all tables")
+
+
+def _some_patterns(name: str, given: object) -> None:
+    _patterns(name, given)
+    _are_some(name, given)
+
+
 _transform = instance_of(
     Transform, "an instance of a transform", hint="give instances of Mask, Filter, ..., or OnBatch(function)"
 )
-WITHIN_S = number(lambda given: 0 <= given <= STOP_S_MAX, f"of seconds from 0 to {STOP_S_MAX}")
 CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(
         ("handler", "change_handler", "on_event", "update_offsets", "on_loss", "on_rewind"), PLAIN_FUNCTION
     ),
     **dict.fromkeys(("on_signal", "on_state", "on_stop_step", "on_end"), PLAIN_FUNCTION),
-    **dict.fromkeys(("tables", "databases"), _patterns),
+    "tables": _some_patterns,
+    "databases": _patterns,
     "dsn": _text,
     "state": must_be(lambda given: isinstance(given, str | Path) and str(given) != "", "the path of a folder"),
     "serializer": instance_of(Serializer, "an instance of a serializer", hint="for example DebeziumJson()"),

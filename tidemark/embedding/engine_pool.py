@@ -85,11 +85,6 @@ class EnginePool:
             self._workers.start()
             stack.callback(self._workers.end)
 
-    def check_is_owner(self) -> None:
-        """Raise an error in a worker process: the engine belongs to the process that forked it."""
-        if self._template is not None:
-            self._template.check_is_owner()
-
     def drain(self, within_s: float) -> tuple[str, ...]:
         """Finish what the pool has, and end the worker processes; return the names of threads that are still busy."""
         unfinished = self.parts.drain(within_s)

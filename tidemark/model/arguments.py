@@ -115,6 +115,8 @@ def _shown(given: object) -> str:
 
 
 ABOVE_0 = number(lambda given: given > 0, "greater than 0")
+WAIT_S_MAX = 86_400  # as of times in the configuration: the waits of a thread have a limit
+WITHIN_S = number(lambda given: 0 <= given <= WAIT_S_MAX, f"of seconds from 0 to {WAIT_S_MAX}")
 PLAIN_FUNCTION = must_be(
     is_plain_function,
     "a function that is neither async nor a generator",

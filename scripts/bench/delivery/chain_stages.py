@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -191,7 +192,9 @@ class MarkedPipeline(Pipeline):
         capture = StateCapture(outbox, Selection())
         self._landed = PipelineProgress(metrics, log, capture, settings.reader, settings.lake)
         self.marks: list[_StageMark] = []
-        landing = DeltaLanding(LandingParts(settings, outbox, capture, self._landed, log))
+        landing = DeltaLanding(
+            LandingParts(settings, outbox, capture, self._landed, log, partial(outbox.register, READER))
+        )
         super().__init__(settings, outbox, landing, self._landed, log, capture=capture)
 
     def _batch(self, offsets: OffsetLog, batch_id: int) -> None:

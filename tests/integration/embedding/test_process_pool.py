@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,5 +85,25 @@ def test_a_handler_that_stops_the_engine_from_a_worker_is_refused(
     with leaves_nothing(cluster):
         engine.start()
         cluster.sql("INSERT INTO item VALUES (1)", database)
-        with pytest.raises(ConfigError, match="a worker process cannot stop the engine"):
+        with pytest.raises(ConfigError, match=r"the engine runs in process \d+, of which this one is a fork"):
             engine.wait(DEADLINE_S)
+
+
+def test_a_fork_of_the_application_is_refused_what_it_has_no_threads_for(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    engine = Engine(cluster.dsn(database), state=tmp_path / "state", handler=lambda _batch: None, settings=QUICK)
+    refused = tmp_path / "refused"
+    with leaves_nothing(cluster), engine:
+        child = os.fork()
+        if not child:
+            for use in (engine.stop, partial(engine.wait, DEADLINE_S)):
+                try:
+                    use()
+                except ConfigError as error:
+                    with refused.open("a") as file:
+                        file.write(f"{error}\n")
+            os._exit(0)
+        os.waitpid(child, 0)
+    expected = f"the engine runs in process {os.getpid()}, of which this one is a fork"
+    assert refused.read_text().splitlines() == [expected] * 2

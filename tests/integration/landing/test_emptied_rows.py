@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.forged import groups
 from tests.support.lakes.kept_target import FORMS, KeptTarget, Row
 from tests.support.workloads.feeder import feed, make_state
-from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.capture_change import CaptureChange
@@ -248,13 +248,14 @@ def test_a_reader_that_starts_at_a_time_after_the_last_commit_has_a_copy_since_t
     assert notes(state, "after", startingPosition="1970-01-01T00:00:00.000300Z") == ["a"]
 
 
-def test_a_reader_that_starts_at_a_later_time_has_nothing_of_a_copy_whose_begin_was_trimmed(tmp_path: Path) -> None:
+def test_a_reader_that_starts_at_a_time_after_a_copy_whose_begin_was_trimmed_is_refused(tmp_path: Path) -> None:
     state = made(tmp_path, *copy(200, 1, ["a", "b"]))
     with OutboxReader.open(StateFolder(state)) as outbox:
         outbox.register("first")
         outbox.confirm("first", OutboxSequence(2), OutboxSequence(2))
     feed(state, copy(220, 2, [])[-1:])  # trims what is confirmed
-    assert notes(state, "after", startingPosition="1970-01-01T00:00:00.000300Z") == []
+    with pytest.raises(OutboxTrimmed, match="the time of value 2, the newest that was removed, is not known"):
+        notes(state, "after", startingPosition="1970-01-01T00:00:00.000300Z")
 
 
 def test_a_batch_query_is_refused_where_changes_are_missing_unless_it_ignores_them(tmp_path: Path) -> None:

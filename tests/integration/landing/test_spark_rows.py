@@ -25,7 +25,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEvent
 from tidemark.model.errors import ConfigError, TidemarkError
-from tidemark.model.lsn import FullXid, Lsn, Oid
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Align, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.lake.layout import lake_columns
@@ -35,7 +35,7 @@ from tidemark.pipeline.source.rows.exact_values import UnfitValues
 from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.wire.state.readers import ReaderKind
-from tidemark.wire.state.state_keys import BEGINNING
+from tidemark.wire.state.state_keys import BEGINNING, LEDGER
 from tidemark.wire.state.values import Beginning
 
 GROUPS = 120
@@ -270,14 +270,55 @@ def test_a_new_reader_starts_where_the_option_says(tmp_path: Path, position: str
     assert confirmed(state) == (after, after)
 
 
-@pytest.mark.parametrize("position", ["0/C8", "1970-01-01T00:00:00.000200Z"])
-def test_a_position_whose_range_may_be_trimmed_is_refused(tmp_path: Path, position: str) -> None:
-    state = made(tmp_path, [groups.insert(lsn, groups.text_relation("note"), "a") for lsn in (100, 200)])
+def trim_all(state: Path) -> None:
+    """Remove what the outbox contains, as when each reader has applied it."""
     with OutboxReader.open(StateFolder(state)) as outbox:
         outbox.register("other")
-        outbox.confirm("other", OutboxSequence(2), OutboxSequence(2))
-    feed(state, [groups.insert(300, groups.text_relation("note"), "a")])
-    with pytest.raises(OutboxTrimmed, match=f"all changes since {position}"):
+        outbox.confirm("other", outbox.head(), outbox.head())
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        transaction.apply_confirmations()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("position", ["0/1", "0/C8", "1970-01-01T00:00:00.000001Z", "1970-01-01T00:00:00.000200Z"])
+def test_a_position_whose_range_was_trimmed_is_refused(tmp_path: Path, position: str, *, is_empty: bool) -> None:
+    state = made(tmp_path, [groups.insert(lsn, groups.text_relation("note"), "a") for lsn in (100, 200)])
+    trim_all(state)
+    if not is_empty:
+        feed(state, [groups.insert(300, groups.text_relation("note"), "a")])
+    reader = stream_of(state, "account", startingPosition=position)
+    with pytest.raises(
+        OutboxTrimmed, match=f"^the outbox no longer has all changes since {position}: value 4, .* has the LSN 0/C8"
+    ):
+        reader.initialOffset()
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        assert outbox.registered("query") is None
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("position", ["0/C9", "0/12C", "1970-01-01T00:00:00.000201Z", "1970-01-01T00:00:00.000300Z"])
+def test_a_position_after_all_that_was_trimmed_is_known_to_be_complete(
+    tmp_path: Path, position: str, *, is_empty: bool
+) -> None:
+    state = made(tmp_path, [groups.insert(lsn, groups.text_relation("note"), "a") for lsn in (100, 200)])
+    trim_all(state)
+    if not is_empty:
+        feed(state, [groups.insert(300, groups.text_relation("note"), "a")])
+    assert stream_of(state, "account", startingPosition=position).initialOffset()["sequence"] == 4
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("position", ["0/C9", "1970-01-01T00:00:00.000201Z"])
+def test_a_position_is_refused_if_an_earlier_version_has_trimmed(
+    tmp_path: Path, position: str, *, is_empty: bool
+) -> None:
+    state = made(tmp_path, [groups.insert(lsn, groups.text_relation("note"), "a") for lsn in (100, 200)])
+    trim_all(state)
+    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
+        transaction.put(LEDGER, replace(transaction.ledger(), trimmed_lsn=INVALID_LSN, trimmed_time_us=0))
+    if not is_empty:
+        feed(state, [groups.insert(300, groups.text_relation("note"), "a")])
+    with pytest.raises(OutboxTrimmed, match=f"^it is unknown whether the outbox has all changes since {position}"):
         stream_of(state, "account", startingPosition=position).initialOffset()
 
 

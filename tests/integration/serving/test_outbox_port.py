@@ -141,6 +141,8 @@ def test_a_reader_registers_confirms_and_lapses(outbox: OutboxPort, state: Path,
     outbox.confirm("lake", ends[-1], ends[-1])
     with StateStore.open(StateFolder(state)) as store, store.transaction(None) as transaction:
         transaction.apply_confirmations(hold_bytes=1)
+    trimmed, last = outbox.ledger(), stored[-1].header
+    assert (trimmed.trimmed_lsn, trimmed.trimmed_time_us) == (last.pointer.position.commit_lsn, last.commit_time_us)
     with pytest.raises(ReaderLapsed, match=f"values {ends[0] + 1} to {ends[-1]} of the outbox were trimmed") as raised:
         outbox.check_active("query")
     assert "cdcctl reader resume query" in raised.value.hint

@@ -8,8 +8,10 @@ import sys
 import tempfile
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ from tidemark.io.flight.outbox_server import MESSAGE_BYTES
 from tidemark.io.flight.remote_errors import (
     CertificateExpired,
     CertificateRefused,
+    NeedsTls,
     ServerBusy,
     ServerUnreachable,
     TokenRefused,
@@ -51,6 +54,10 @@ from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import slot
 from tidemark.wire.outbox_requests import REQUEST, REQUEST_BYTES_MAX, VALUES, OutboxRequest, ValuesRequest
 from tidemark.wire.values import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from tidemark.wire.outbox import OutboxValue
+    from tidemark.wire.values import ValueHeader
 
 LARGE = 3 * MESSAGE_BYTES
 ALL = VALUES.write(ValuesRequest(((NO_SEQUENCE, Sequence(2)),)))
@@ -129,8 +136,9 @@ def test_a_port_serves_with_tls_and_only_with_the_token(state: Path, certificate
         with pytest.raises(CertificateRefused, match="refused: self-signed certificate") as refused:
             connected(url)
         assert "tlsRoots" in refused.value.hint
-        with pytest.raises(ServerUnreachable):
+        with pytest.raises(NeedsTls, match=r"the server at grpc://127.* uses TLS") as plain:
             connected(url.replace("grpc+tls", "grpc"))
+        assert "grpc+tls://HOST:PORT" in plain.value.hint
 
 
 def test_an_expired_certificate_is_named(state: Path, tmp_path: Path) -> None:
@@ -306,8 +314,9 @@ def test_a_port_needs_a_token_that_others_cannot_read(tmp_path: Path) -> None:
         ServerAddress.parse("grpc+tls://db1:5000")
     path = token_file(tmp_path)
     path.chmod(0o644)
-    with pytest.raises(BadToken, match="accessible to all users"):
+    with pytest.raises(BadToken, match="accessible to all users") as open_to_others:
         ServerAddress.parse("grpc+tls://db1:5000", path)
+    assert open_to_others.value.hint.startswith(f"chmod o-rwx {path}, and consider replacing the token ")
     path.chmod(0o600)
     path.write_bytes("schlüssel mit umlaut".encode())
     with pytest.raises(BadToken, match="not printable ASCII"):
@@ -315,6 +324,17 @@ def test_a_port_needs_a_token_that_others_cannot_read(tmp_path: Path) -> None:
     token_file(tmp_path)
     with pytest.raises(BadServerAddress, match=r"the certificates .* cannot be read"):
         ServerAddress.parse("grpc+tls://db1:5000", path, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_file_of_roots_must_have_a_certificate(certificate: Certificate, tmp_path: Path, *, is_empty: bool) -> None:
+    path = certificate.key
+    if is_empty:  # without roots, those of the host would be used
+        path = tmp_path / "empty"
+        path.touch()
+    with pytest.raises(BadServerAddress, match=f"^{path} has no certificate in PEM$") as raised:
+        ServerAddress.parse("grpc+tls://db1:5000", token_file(tmp_path), path)
+    assert "tlsRoots" in raised.value.hint
 
 
 def test_the_token_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
@@ -404,6 +424,52 @@ def test_a_stalled_client_does_not_delay_the_end_of_the_program(state: Path, ser
     shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)
     assert (shown["server"], shown["last_end"]["server"]["reason"]) == ("not running", "SIGTERM")
     stalled.cancel()
+
+
+def contents_of(values: "Iterable[OutboxValue]") -> "list[tuple[ValueHeader, bytes]]":
+    return [(value.header, bytes(value.payload)) for value in values]
+
+
+def begun_stream(state: Path) -> "tuple[FlightOutbox, Iterator[OutboxValue], list[OutboxValue]]":
+    """Return a patient client, and a stream of more than is under way, with its first value."""
+    for number in range(2, 10):
+        feed(state, [groups.insert(100 * number, groups.text_relation("note"), "n" * LARGE)])
+    address = ServerAddress.parse(f"grpc+unix://{state / 'server.sock'}")
+    outbox = FlightOutbox(address, outage_s=10 * STOP_S)
+    values = outbox.read(NO_SEQUENCE, Sequence(18))
+    return outbox, values, [next(values)]
+
+
+def test_a_patient_client_outlives_a_restart_of_the_server_in_a_request_and_in_a_stream(
+    state: Path, served: subprocess.Popen[str]
+) -> None:
+    outbox, values, found = begun_stream(state)
+    served.kill()
+    served.wait()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(outbox.head)
+        with pytest.raises(ServerUnreachable):
+            FlightOutbox(outbox.address)
+        assert not waiting.done()
+        with served_outbox(state):
+            assert waiting.result(10 * STOP_S) == 18
+            found += values
+    with OutboxReader.open(StateFolder(state)) as local:
+        stored = contents_of(local.read(NO_SEQUENCE, Sequence(18)))
+    assert contents_of(found) == stored
+
+
+def test_a_stream_does_not_continue_with_the_values_of_another_outbox(
+    state: Path, served: subprocess.Popen[str]
+) -> None:
+    _, values, _ = begun_stream(state)
+    served.kill()
+    served.wait()
+    make_state(state.parent / "new", "0c0d")
+    state.rename(state.parent / "old")
+    (state.parent / "new").rename(state)
+    with served_outbox(state), pytest.raises(StateReplaced, match="has another outbox than before its restart"):
+        list(values)
 
 
 def test_the_program_ends_for_a_restart_if_its_state_is_replaced(state: Path, served: subprocess.Popen[str]) -> None:

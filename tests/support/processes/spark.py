@@ -6,6 +6,7 @@ Starting Spark takes longer than most tests. Half of it is the start of a JVM, a
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -114,10 +115,9 @@ def land(
     )
     with place.open() as opened:
         outbox, capture = opened.outbox, opened.capture
-        outbox.register(reader)
         metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
         progress = PipelineProgress(metrics, log, capture, reader, str(lake))
-        landing = DeltaLanding(LandingParts(settings, outbox, capture, progress, log))
+        landing = DeltaLanding(LandingParts(settings, outbox, capture, progress, log, partial(outbox.register, reader)))
         pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold)
         pipeline.run(spark, stop or threading.Event())
     return progress

@@ -108,6 +108,7 @@ def handle(batch: Batch) -> None:
             "unknown key deliver.no_such",
         ),
         (lambda state: Engine(DSN, state=state, handler=handle, settings={"no_such": {}}), "unknown key no_such"),
+        (lambda state: Engine(DSN, state=state, handler=handle, tables=[]), "tables=.*: must be at least one pattern"),
     ],
 )
 def test_a_bad_argument_is_refused_by_name_before_anything_is_opened(
@@ -244,6 +245,7 @@ def test_other_calls_of_the_library_check_their_arguments(tmp_path: Path) -> Non
         (lambda: StopWhen.after_changes("5"), "StopWhen.after_changes: count='5': must be a number"),  # type: ignore[arg-type]
         (lambda: EngineGroup([engine]), r"EngineGroup: engines\[0\]=<list object>: must be an engine"),  # type: ignore[arg-type]
         (lambda: EngineGroup(engine).stop("5"), "EngineGroup.stop: within_s='5': must be a number of seconds"),  # type: ignore[arg-type]
+        (lambda: engine.wait("5"), "Engine.wait: timeout_s='5': must be a number of seconds, not below 0"),  # type: ignore[arg-type]
         (lambda: engine.stop(float("inf")), "Engine.stop: within_s=inf: must be a number of seconds from 0"),
         (
             lambda: asyncio.run(AsyncHandler[Batch]().running(DSN).__aenter__()),  # type: ignore[arg-type]

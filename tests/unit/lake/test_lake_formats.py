@@ -34,6 +34,7 @@ def refusal(lake: Path, lake_format: LakeFormat) -> str:
                 cast("CapturePort", None),
                 cast("PipelineProgress", None),
                 cast("Log", None),
+                dict,
             )
         )
     return str(refused.value)

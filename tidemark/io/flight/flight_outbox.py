@@ -16,6 +16,7 @@ from pyarrow import flight
 from tidemark.io.flight.remote_errors import ServerBusy, ServerUnreachable, translated_error
 from tidemark.io.flight.server_address import ServerAddress, flight_location
 from tidemark.io.readers.reader_use import check_newest_run
+from tidemark.io.state.environment import StateReplaced
 from tidemark.io.state.schema_values import ReadVersions, decode_schema
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
@@ -50,24 +51,37 @@ from tidemark.wire.values import ValueHeader
 AnswerT = TypeVar("AnswerT")
 CALL_S = 30.0  # of a request, or for the next message of a stream; the server answers within milliseconds
 BUSY_S = 60.0  # for a place at a busy server, in all; a range of 16 MiB is sent in a second
-BUSY_POLL_S = 0.1  # doubled after each attempt
-BUSY_POLL_S_MAX = 2.0
+POLL_S = 0.1  # doubled after each attempt
+POLL_S_MAX = 2.0
 AUTHORIZATION = b"authorization"
-KEEPALIVE = [  # for the answer to the request for a stream, which has no other bound
+CHANNEL = [
+    # For the answer to the request for a stream, which has no other bound.
     ("grpc.keepalive_time_ms", 300_000),  # gRPC's servers end connections with more frequent pings
     ("grpc.keepalive_timeout_ms", 20_000),
+    # While gRPC waits to connect again, requests fail at once; by default it waits up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
 
 class FlightOutbox:
     """A connection to an outbox server; used by one process, by any thread.
 
-    `call_s` bounds the wait for each answer, `busy_s` the wait for a place at a busy server.
+    `call_s` bounds the wait for each answer, `busy_s` the wait for a place at a busy server, and `outage_s` that for a
+    server that does not answer, as during a restart; `first_s` is the latter for the first request.
     """
 
-    def __init__(self, address: ServerAddress, *, call_s: float = CALL_S, busy_s: float = BUSY_S) -> None:
+    def __init__(
+        self,
+        address: ServerAddress,
+        *,
+        call_s: float = CALL_S,
+        busy_s: float = BUSY_S,
+        outage_s: float = 0.0,
+        first_s: float = 0.0,
+    ) -> None:
         self.address = address
-        self._call_s, self._busy_s = call_s, busy_s
+        self._call_s, self._busy_s, self._outage_s = call_s, busy_s, first_s
         headers = [] if address.token is None else [(AUTHORIZATION, b"Bearer " + address.token.content)]
         self._of_request = flight.FlightCallOptions(timeout=call_s, headers=headers)
         self._of_stream = flight.FlightCallOptions(headers=headers)
@@ -75,8 +89,9 @@ class FlightOutbox:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC logs failed handshakes; our errors have the reason
         with self._translated():
             roots = {"tls_root_certs": address.roots} if address.roots else {}
-            self._client = flight.FlightClient(flight_location(address.url), generic_options=KEEPALIVE, **roots)
+            self._client = flight.FlightClient(flight_location(address.url), generic_options=CHANNEL, **roots)
         self.identity: Identity = self._request_facts().identity  # of the last facts
+        self._outage_s = outage_s
 
     @property
     def place(self) -> str:
@@ -211,12 +226,28 @@ class FlightOutbox:
         if not ranges:
             return
         due = (Sequence(number) for after, upto in ranges for number in range(after + 1, upto + 1))
-        for sequence, chunks in self._chunks(ranges):
+        for sequence, chunks in self._all_chunks(ranges):
             if sequence != next(due, None):
                 raise DamagedValue(f"outbox value {sequence}", "it was not the next one requested")
             yield join(sequence, chunks)
         if (missing := next(due, None)) is not None:
             raise DamagedValue(f"outbox value {missing}", "it was not sent")
+
+    def _all_chunks(self, ranges: list[tuple[Sequence, Sequence]]) -> Iterator[tuple[Sequence, list[bytes]]]:
+        """Yield the stored chunks of each value; of those that are left again after an outage of the server."""
+        identity, broken_s = self.identity, 0.0
+        while ranges:
+            try:
+                for value in self._chunks(ranges):
+                    yield value
+                    ranges, broken_s = _behind(ranges, value[0]), 0.0
+                ranges = []  # also if values were not sent
+            except ServerUnreachable:
+                broken_s = broken_s or time.monotonic()
+                if time.monotonic() >= broken_s + self._outage_s:
+                    raise
+                if self._facts().identity != identity:
+                    raise StateReplaced(f"{self.place} has another outbox than before its restart") from None
 
     def _chunks(self, ranges: list[tuple[Sequence, Sequence]]) -> Iterator[tuple[Sequence, list[bytes]]]:
         """Yield the stored chunks of each value."""
@@ -233,7 +264,7 @@ class FlightOutbox:
             yield waiting
 
     def _batches(self, ticket: flight.Ticket) -> Iterator[pa.RecordBatch]:
-        stream, batch = self._when_not_busy(lambda: self._begin_stream(ticket))
+        stream, batch = self._repeated(lambda: self._begin_stream(ticket))
         try:
             while batch is not None:
                 yield batch
@@ -276,17 +307,18 @@ class FlightOutbox:
         finally:
             deadline.cancel()
 
-    def _when_not_busy(self, request: Callable[[], AnswerT]) -> AnswerT:
-        """Make a request, again while the server is busy: it refuses a request before it does any of it."""
-        until, wait_s = time.monotonic() + self._busy_s, BUSY_POLL_S
+    def _repeated(self, request: Callable[[], AnswerT]) -> AnswerT:
+        """Make a request, again while the server is busy or does not answer: each may be made twice."""
+        since, wait_s = time.monotonic(), POLL_S
         while True:
             try:
                 return request()
-            except ServerBusy:
-                if time.monotonic() + wait_s > until:
+            except (ServerBusy, ServerUnreachable) as error:
+                bound_s = self._busy_s if isinstance(error, ServerBusy) else self._outage_s
+                if time.monotonic() + wait_s > since + bound_s:
                     raise
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, BUSY_POLL_S_MAX)
+            wait_s = min(2 * wait_s, POLL_S_MAX)
 
     def request_one(self, query: Query, request: OutboxRequest) -> bytes:
         """Return the answer to a request."""
@@ -295,7 +327,7 @@ class FlightOutbox:
     def request(self, query: Query, request: OutboxRequest) -> list[bytes]:
         """Return the parts of the answer to a request."""
         action = flight.Action(query.value, REQUEST.write(request))
-        return self._when_not_busy(lambda: self._act(action))
+        return self._repeated(lambda: self._act(action))
 
     def _act(self, action: flight.Action) -> list[bytes]:
         with self._translated():
@@ -307,6 +339,11 @@ class FlightOutbox:
             yield
         except pa.ArrowException as error:
             raise translated_error(error, self.address) from error
+
+
+def _behind(ranges: list[tuple[Sequence, Sequence]], upto: Sequence) -> list[tuple[Sequence, Sequence]]:
+    """Return what is left of ascending ranges after the values up to `upto`."""
+    return [(max(after, upto), end) for after, end in ranges if end > upto]
 
 
 def ranges_of(sequences: list[Sequence]) -> list[tuple[Sequence, Sequence]]:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 from pyarrow import flight
 
-from tidemark.io.flight.server_address import ServerAddress
+from tidemark.io.flight.server_address import PLAIN, TLS, ServerAddress, uses_tls
 from tidemark.io.host.disk import StateFull
 from tidemark.io.readers.outbox import OutboxTrimmed, ReaderLapsed
 from tidemark.io.readers.reader_use import OtherReaderKind, ReaderTakenOver
@@ -61,6 +61,12 @@ class NotTls(ConfigError):
     )
 
 
+class NeedsTls(ConfigError):
+    """The server at the address accepts TLS only."""
+
+    hint = f"use {TLS}://HOST:PORT; name the certificate that signed its own with tlsRoots, or --tls-roots of cdcctl"
+
+
 _KINDS: dict[str, type[TidemarkError]] = {
     kind.__name__: kind
     for kind in (
@@ -98,6 +104,8 @@ def translated_error(error: pa.ArrowException, address: ServerAddress) -> Tidema
         return refused
     # NB: a server that stops cancels the calls in progress.
     if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError):
+        if address.url.startswith(f"{PLAIN}://") and uses_tls(address.url):
+            return NeedsTls(f"the server at {address.url} uses TLS")
         return ServerUnreachable(f"the outbox server at {address.url} does not answer: {text}")
     return StateError(f"the outbox server at {address.url} failed: {text}")
 

@@ -2,6 +2,8 @@
 
 import ipaddress
 import os
+import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,6 +16,7 @@ from tidemark.model.secret import Secret
 TLS = "grpc+tls"
 PLAIN = "grpc"
 UNIX = "grpc+unix"
+_PROBE_S = 2.0  # on this host
 _HOW_TO_COPY = "copy STATE/server.token of the server's host to a file that only you can read, and name it"
 
 
@@ -96,11 +99,30 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _read_roots(path: Path) -> bytes:
+def uses_tls(url: str) -> bool:
+    """Return whether the server at a TCP address answers as TLS does; its certificate is not checked, nothing sent."""
+    parts = urlsplit(url)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        return path.read_bytes()
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=_PROBE_S) as connection:
+            connection.settimeout(_PROBE_S)
+            context.wrap_socket(connection).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _read_roots(path: Path) -> bytes:
+    hint = "name a file in PEM with tlsRoots, or --tls-roots of cdcctl"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        content = path.read_bytes()
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        pass  # as without a certificate
     except OSError as error:
-        raise BadServerAddress(
-            f"the certificates {path} cannot be read: {error.strerror}",
-            hint="name a file in PEM with tlsRoots, or --tls-roots of cdcctl",
-        ) from error
+        raise BadServerAddress(f"the certificates {path} cannot be read: {error.strerror}", hint=hint) from error
+    if not context.cert_store_stats()["x509"]:
+        raise BadServerAddress(f"{path} has no certificate in PEM", hint=hint)
+    return content

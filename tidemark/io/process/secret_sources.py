@@ -47,7 +47,7 @@ def read_key(path: Path, what: str, bytes_min: int, error_class: type[ConfigErro
     if stat.S_IMODE(mode) & _OTHERS:
         raise error_class(
             f"{what}, {path}, is accessible to all users of this host ({stat.S_IMODE(mode):04o})",
-            hint=f"chmod o-rwx {path}, and consider replacing the key on every node",
+            hint=f"chmod o-rwx {path}, and consider replacing {what} wherever it is used",
         )
     return _checked(content.strip(), f"{what}, {path},", bytes_min, error_class)
 

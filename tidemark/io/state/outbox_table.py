@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.model.errors import StateError
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.relation import Relation
+from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import CHUNK_MAX, Scope, parse_slot, slot
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state.outbox_ledger import ByteMark, OutboxLedger
@@ -55,13 +56,14 @@ class OutboxTable:
         written, marks = ledger.written_bytes + byte_count - ledger.byte_count, ledger.marks
         if not marks or written - marks[-1].written_bytes >= mark_bytes:
             marks = (*marks, ByteMark(head, written))
-        return OutboxLedger(head, ledger.trimmed, byte_count, written, marks)
+        return replace(ledger, head=head, byte_count=byte_count, written_bytes=written, marks=marks)
 
     def trim(self, ledger: OutboxLedger, upto: Sequence) -> OutboxLedger:
         """Delete the values up to and including `upto`; return the new ledger."""
         if upto <= ledger.trimmed:
             return ledger
-        byte_count = ledger.byte_count
+        byte_count, trimmed = ledger.byte_count, min(upto, ledger.head)
+        lsn, time_us = self._end_of(trimmed)
         with self.transaction.cursor(self.environment.database("outbox")) as cursor:
             found = cursor.set_range(slot(self.scope, Sequence(ledger.trimmed + 1), 0))
             while found:
@@ -71,7 +73,17 @@ class OutboxTable:
                 byte_count -= len(cursor.key()) + len(cursor.value())
                 found = cursor.delete()  # and moves to the next value
         marks = tuple(mark for mark in ledger.marks if mark.sequence > upto)
-        return replace(ledger, trimmed=min(upto, ledger.head), byte_count=byte_count, marks=marks)
+        return replace(
+            ledger, trimmed=trimmed, byte_count=byte_count, marks=marks, trimmed_lsn=lsn, trimmed_time_us=time_us
+        )
+
+    def _end_of(self, sequence: Sequence) -> tuple[Lsn, int]:
+        """Return the LSN and the commit time of a value; of a damaged one, which is deleted too, they are unknown."""
+        try:
+            header = self.header(sequence)
+        except DamagedValue:
+            header = None
+        return (INVALID_LSN, 0) if header is None else (header.pointer.position.commit_lsn, header.commit_time_us)
 
     def header(self, sequence: Sequence) -> ValueHeader | None:
         """Return the header of one value, None if it does not exist."""

@@ -56,7 +56,7 @@ class FileTask:
 
     def read(self) -> Rows:
         """Read the values of the part."""
-        batches = read_batches(open_outbox(self.source), self.outbox_id, list(self.sequences))
+        batches = read_batches(open_outbox(self.source, is_started=True), self.outbox_id, list(self.sequences))
         return run_of_rows(list(zip(self.sequences, batches, strict=True)))
 
 

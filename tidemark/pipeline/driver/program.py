@@ -151,13 +151,14 @@ def _run_at(
         writers = None
         if given.server is not None and not given.master.startswith("local"):
             writers = ExecutorWriters(SourceOptions.parse(place.source), root, lake_config, log, metrics)
-        opening_lake = partial(opened_landing, LandingParts(settings, outbox, capture, progress, log, writers))
+        register = partial(outbox.register, given.reader, kind=ReaderKind.PIPELINE)
+        use_reader = partial(when_space_allows, register, folder.root, log, wait=wait)
+        parts = LandingParts(settings, outbox, capture, progress, log, use_reader, writers)
+        opening_lake = partial(opened_landing, parts)
         landing = when_available(opening_lake, store_wait, stop, once=given.once)
         if landing is None:
             return
         check_not_restored(root, landing.positions, outbox, capture, given.reader)  # before Spark's JVM is started
-        # NB: last, because a reader that no pipeline uses holds values of the outbox.
-        when_space_allows(partial(outbox.register, given.reader, kind=ReaderKind.PIPELINE), folder.root, log, wait=wait)
         pipeline = Pipeline(settings, outbox, landing, progress, log, capture=capture, hold=hold, writers=writers)
         if not wait_for_master(given.master, stop, log, once=given.once):
             return

@@ -35,6 +35,7 @@ class DeltaLanding:
         self._writers = parts.writers
         self._settings = settings
         self._outbox = outbox
+        self._use_reader = parts.use_reader
         self._capture = capture
         self._progress = parts.progress
         self._log = log
@@ -147,6 +148,7 @@ class DeltaLanding:
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
             self._log.warning("another writer changed the positions table; ignoring its change", change=change)
+        self._use_reader()
         note_late_begin(lake.positions, self._outbox, self._settings)
         self._record_tables(lake)
         self._has_resumed = False

@@ -37,6 +37,7 @@ class IcebergLanding:
         check_settings(settings.lake_config)
         self._settings = settings
         self._outbox = parts.outbox
+        self._use_reader = parts.use_reader
         self._progress = parts.progress
         self._databases = CapturedDatabases(parts.outbox)
         clock = SystemClock()
@@ -135,6 +136,7 @@ class IcebergLanding:
         lake = IcebergLake(
             self._settings.lake, self._outbox.identity, shapes, self._databases, self._expiry, lake_id=lake_id
         )
+        self._use_reader()
         note_late_begin(lake.positions, self._outbox, self._settings)
         self._progress.record_tables(lake.positions.tables)
         return lake

@@ -22,13 +22,18 @@ from tidemark.pipeline.source.outbox_port import OutboxPort
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LandingParts:
-    """What a landing uses; `writers` write the files of large runs into Delta tables, None: this process does."""
+    """What a landing uses.
+
+    `use_reader` registers the reader, once the lake was found to be this capture's: a reader that no pipeline uses
+    holds values of the outbox. `writers` write the files of large runs into Delta tables, None: this process does.
+    """
 
     settings: Settings
     outbox: OutboxPort
     capture: CapturePort
     progress: PipelineProgress
     log: Log
+    use_reader: Callable[[], object]
     writers: FileWriters | None = None
 
 

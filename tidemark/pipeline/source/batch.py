@@ -40,7 +40,7 @@ class OutboxBatchReader(DataSourceReader):
         """Yield the contents of a partition; raise `OutboxTrimmed` if they were trimmed since."""
         assert isinstance(partition, OutboxRange), partition
         with skipping_loaded_objects(), stating_remedies():
-            outbox = self._outbox()
+            outbox = open_outbox(self._options, is_started=True)
             if partition.outbox != outbox.outbox_id:
                 raise OutboxReplaced(
                     f"the query belongs to outbox {partition.outbox}, but {outbox.place} has {outbox.outbox_id}"

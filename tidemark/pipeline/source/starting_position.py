@@ -9,7 +9,7 @@ from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.source.outbox_port import OutboxPort
-from tidemark.wire.values import ValueHeader
+from tidemark.wire.state.outbox_ledger import OutboxLedger
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -32,32 +32,46 @@ class StartingPosition:
 
     def find(self, outbox: OutboxPort) -> Sequence:
         """Return the sequence after which to read; raise `OutboxTrimmed` if earlier values may belong to the range."""
-        trimmed, head = outbox.ledger().trimmed, outbox.head()
+        ledger = outbox.ledger()
         if self.text == EARLIEST:
-            return trimmed
+            return ledger.trimmed
         if self.text == LATEST:
-            return head
-        before = trimmed
-        for end in outbox.group_ends(trimmed):
+            return ledger.head
+        before = ledger.trimmed
+        for end in outbox.group_ends(before):
             if isinstance(self.reached, CommitTime) and not end.commit_time_us:
                 continue  # of a copy, or of a transaction that ends in a later group: as late as the next group
-            if self._is_reached(end):
-                if before == trimmed > 0:
-                    raise OutboxTrimmed(
-                        f"the outbox begins at {format_lsn(end.pointer.position.commit_lsn)}, after value {trimmed}: "
-                        f"it is unknown whether it contains all changes since {self.text}",
-                        hint=f"use startingPosition {EARLIEST}, or a later one",
-                    )
-                return before
+            if self._is_reached(end.pointer.position.commit_lsn, end.commit_time_us):
+                break
             before = end.sequence
-        if before == trimmed > 0:
-            return head  # NB: a copy whose begin was trimmed may follow
-        return before if isinstance(self.reached, CommitTime) else head
+        if before == ledger.trimmed > 0:
+            self._check_complete(ledger)
+        return before
 
-    def _is_reached(self, end: ValueHeader) -> bool:
+    def _check_complete(self, ledger: OutboxLedger) -> None:
+        """Raise `OutboxTrimmed` unless all values that were trimmed are before this position."""
+        newest = f"value {ledger.trimmed}, the newest that was removed,"
+        is_time = isinstance(self.reached, CommitTime)
+        hint = f"use startingPosition {EARLIEST} or {LATEST}, or a later one"
+        if not (ledger.trimmed_time_us if is_time else ledger.trimmed_lsn):
+            kind = "time" if is_time else "LSN"
+            raise OutboxTrimmed(
+                f"it is unknown whether the outbox has all changes since {self.text}: "
+                f"the {kind} of {newest} is not known",
+                hint=hint,
+            )
+        if self._is_reached(ledger.trimmed_lsn, ledger.trimmed_time_us):
+            at = f" at {CommitTime(ledger.trimmed_time_us)}" if is_time else ""
+            raise OutboxTrimmed(
+                f"the outbox no longer has all changes since {self.text}: "
+                f"{newest} has the LSN {format_lsn(ledger.trimmed_lsn)}{at}",
+                hint=hint,
+            )
+
+    def _is_reached(self, lsn: Lsn, commit_time_us: int) -> bool:
         if isinstance(self.reached, CommitTime):
-            return end.commit_time_us >= self.reached.us
-        return self.reached is not None and end.pointer.position.commit_lsn >= self.reached
+            return commit_time_us >= self.reached.us
+        return self.reached is not None and lsn >= self.reached
 
 
 FROM_EARLIEST = StartingPosition(EARLIEST)

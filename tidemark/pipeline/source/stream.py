@@ -180,8 +180,9 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the contents of a partition."""
         assert isinstance(partition, OutboxRange), partition
         with skipping_loaded_objects(), stating_remedies(), self._naming_lapse():
+            outbox = open_outbox(self._options, is_started=True)
             self._sequence({"outbox": partition.outbox, "sequence": partition.after})
-            yield from self._contents.read(self._outbox(), Sequence(partition.after), Sequence(partition.upto))
+            yield from self._contents.read(outbox, Sequence(partition.after), Sequence(partition.upto))
 
     @stating_remedies()
     def commit(self, end: Offset) -> None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, ExitCode, TidemarkError
+from tidemark.model.errors import ConsumerFailed, Disposition, ExitCode, TidemarkError
 from tidemark.runtime.pool.worker_frames import BatchSender
 from tidemark.runtime.pool.worker_serving import WorkerCode, serve
 
@@ -78,19 +78,12 @@ class WorkerTemplate:
         """Start nothing."""
         self._code = code
         self._lock = threading.Lock()
-        self._owner_pid = 0
         self._pid = 0
         self._control: socket.socket | None = None
 
     def start(self) -> None:
         """Fork the template."""
-        self._owner_pid = os.getpid()
         self._pid, self._control = _fork_template(self._code)
-
-    def check_is_owner(self) -> None:
-        """Raise if this is a worker: its copy of the engine runs nothing."""
-        if self._owner_pid not in (0, os.getpid()):
-            raise ConfigError("a worker process cannot stop the engine", hint="use stop_when, or pool=PoolKind.THREADS")
 
     def fork(self) -> ForkedWorker:
         """Return a new worker; raise `WorkerNotForked`, `TemplateEnded`."""

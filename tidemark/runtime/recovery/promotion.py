@@ -141,7 +141,7 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
     transaction.outbox.trim(ledger, ledger.head)
     known = max(ledger.head, followed.leader.sequence, lake.sequence if lake is not None else ledger.head)
     head = numbers_behind(known, transaction.identity.outbox_bytes_max)
-    transaction.put(LEDGER, OutboxLedger(head, head))
+    transaction.put(LEDGER, OutboxLedger(head, head, trimmed_lsn=delivered.pointer.position.commit_lsn))
     transaction.put(IDENTITY, replace(transaction.identity, outbox_id=uuid.uuid4().hex))
     for name, reader in transaction.readers()[0].items():
         transaction.put_reader(name, replace(reader, applied=head, replayable=head))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Sequence
 
 
@@ -20,9 +21,11 @@ class OutboxLedger:
     head: Sequence = NO_SEQUENCE
     trimmed: Sequence = NO_SEQUENCE
     byte_count: int = 0
-    # Not compared: a ledger that is counted again has no marks.
+    # Not compared: a ledger that is counted again has neither marks nor what was trimmed.
     written_bytes: int = field(default=0, compare=False)  # at the head, since the outbox exists
     marks: tuple[ByteMark, ...] = field(default=(), compare=False)  # ascending, after `trimmed`
+    trimmed_lsn: Lsn = field(default=INVALID_LSN, compare=False)  # of value `trimmed`; invalid: it is not known
+    trimmed_time_us: int = field(default=0, compare=False)  # its commit time; 0: it has none, or it is not known
 
     def bytes_between(self, after: Sequence, upto: Sequence) -> int:
         """Return how many bytes the values of (after, upto] have at least: exact to the distance of two marks."""
