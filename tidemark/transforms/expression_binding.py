@@ -26,7 +26,7 @@ from tidemark.transforms.expression_operators import (
 )
 from tidemark.transforms.expression_order import COMPARISONS, comparison, is_exact_in
 from tidemark.transforms.expression_types import (
-    Kind,
+    ComparedAs,
     SqlType,
     UnfitType,
     common_type,
@@ -61,7 +61,7 @@ _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, Ty
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class TypedTerm:
     """A node of an expression for a table."""
 
     node: exp.Expr
@@ -89,7 +89,7 @@ class Binding:
             [pa.nulls(0, field.type) for field in shape.schema], schema=shape.schema
         )
         self._columns = {column.number: column for column in shape.relation.columns}
-        self._kinds: Mapping[type[exp.Expr], Callable[[exp.Expr], Term]] = {
+        self._kinds: Mapping[type[exp.Expr], Callable[[exp.Expr], TypedTerm]] = {
             **dict.fromkeys(COMPARISONS, self._comparison),
             **dict.fromkeys(ARITHMETIC, self._arithmetic),
             **dict.fromkeys(LOGIC, self._logic),
@@ -110,13 +110,13 @@ class Binding:
             exp.Cast: self._cast,
         }
 
-    def term(self, node: exp.Expr) -> Term:
+    def term(self, node: exp.Expr) -> TypedTerm:
         """Return the term of a node. Raise `BadExpression`."""
         if type(node) not in self._kinds:
             raise self._error(offset(node), f"{called(node)} is not permitted here", None)
         return self._kinds[type(node)](node)
 
-    def _literal(self, node: exp.Expr) -> Term:
+    def _literal(self, node: exp.Expr) -> TypedTerm:
         text: str = node.this
         if node.args["is_string"]:
             return self._constant(node, pa.scalar(text))
@@ -125,11 +125,11 @@ class Binding:
         except (pa.ArrowInvalid, InvalidOperation, OverflowError, ValueError):
             raise self._error(offset(node), f"the number {text} has too many digits", None) from None
 
-    def _comparison(self, node: exp.Expr) -> Term:
+    def _comparison(self, node: exp.Expr) -> TypedTerm:
         left, right = self._pair(node)
         return self._compared(node, type(node), left, right)
 
-    def _compared(self, node: exp.Expr, kind: type[exp.Expr], left: Term, right: Term) -> Term:
+    def _compared(self, node: exp.Expr, kind: type[exp.Expr], left: TypedTerm, right: TypedTerm) -> TypedTerm:
         left, right = self._fitted(left, right), self._fitted(right, left)
         try:
             test = comparison(kind, left.type, right.type)
@@ -137,12 +137,12 @@ class Binding:
             raise self._unfit(node, [left, right], error) from None
         return self._applied(node, lambda given: test(given[0], given[1]), [left, right])
 
-    def _between(self, node: exp.Expr) -> Term:
+    def _between(self, node: exp.Expr) -> TypedTerm:
         found, low, high = (self.term(node.args[name]) for name in ("this", "low", "high"))
         sides = [self._compared(node, exp.GTE, found, low), self._compared(node, exp.LTE, found, high)]
         return self._applied(node, lambda given: pc.and_kleene(*given), sides)
 
-    def _in(self, node: exp.Expr) -> Term:
+    def _in(self, node: exp.Expr) -> TypedTerm:
         if not node.expressions:
             raise self._error(offset(node), "IN needs a list of values", None)
         found, listed = self.term(node.this), [self.term(each) for each in node.expressions]
@@ -153,7 +153,7 @@ class Binding:
         tests = [self._compared(node, exp.EQ, found, each) for each in listed]
         return self._applied(node, lambda given: reduce(pc.or_kleene, given), tests)
 
-    def _arithmetic(self, node: exp.Expr) -> Term:
+    def _arithmetic(self, node: exp.Expr) -> TypedTerm:
         left, right = self._pair(node)
         left, right = self._fitted(left, right), self._fitted(right, left)
         try:
@@ -162,40 +162,40 @@ class Binding:
             raise self._unfit(node, [left, right], error) from None
         return self._applied(node, lambda given: compute(given[0], given[1]), [left, right])
 
-    def _logic(self, node: exp.Expr) -> Term:
+    def _logic(self, node: exp.Expr) -> TypedTerm:
         operands = [node.this] if isinstance(node, exp.Not) else [node.this, node.expression]
         terms = [self._truth(self.term(each)) for each in operands]
         if any(not pa.types.is_boolean(term.type.arrow) for term in terms):
             raise self._unfit(node, terms, UnfitType(""))
         return self._applied(node, LOGIC[type(node)], terms)
 
-    def _truth(self, term: Term) -> Term:
+    def _truth(self, term: TypedTerm) -> TypedTerm:
         return self._as_type(term, _TRUTH) if term.is_flexible else term
 
-    def _of_number(self, node: exp.Expr) -> Term:
+    def _of_number(self, node: exp.Expr) -> TypedTerm:
         term = self.term(node.this)
         if not term.type.is_number:
             raise self._unfit(node, [term], UnfitType("", hint_of(term.type)))
         return self._applied(node, lambda given: OF_NUMBERS[type(node)](given[0]), [term])
 
-    def _of_text(self, node: exp.Expr) -> Term:
+    def _of_text(self, node: exp.Expr) -> TypedTerm:
         term = self._text(node, node.this)
         compute = (OF_ASCII if term.type.is_ordered and type(node) in OF_ASCII else OF_TEXTS)[type(node)]
         made = self._applied(node, lambda given: compute(given[0]), [term])
-        is_ordered = term.type.is_ordered and made.type.kind is Kind.TEXT
+        is_ordered = term.type.is_ordered and made.type.kind is ComparedAs.TEXT
         return replace(made, type=replace(made.type, is_ordered=is_ordered))
 
-    def _joined(self, node: exp.Expr) -> Term:
+    def _joined(self, node: exp.Expr) -> TypedTerm:
         return self._applied(node, joined, [self._text(node, node.this), self._text(node, node.expression)])
 
-    def _text(self, node: exp.Expr, operand: exp.Expr) -> Term:
+    def _text(self, node: exp.Expr, operand: exp.Expr) -> TypedTerm:
         """Return the term of an operand of a function of texts, which another type is not cast to silently."""
         term = self.term(operand)
-        if term.type.kind is not Kind.TEXT:
+        if term.type.kind is not ComparedAs.TEXT:
             raise self._unfit(node, [term], UnfitType("", hint_of(term.type)))
         return term
 
-    def _matched(self, node: exp.Expr) -> Term:
+    def _matched(self, node: exp.Expr) -> TypedTerm:
         pattern = node.expression
         if not (isinstance(pattern, exp.Literal) and pattern.is_string):
             raise self._error(offset(node), f"the pattern of {called(node)} must be a text in quotes", None)
@@ -210,13 +210,13 @@ class Binding:
             return self._applied(node, lambda given: pc.invert(compute(given[0])), [term])
         return self._applied(node, lambda given: compute(given[0]), [term])
 
-    def _collated(self, node: exp.Expr) -> Term:
+    def _collated(self, node: exp.Expr) -> TypedTerm:
         term = self._text(node, node.this)
         if node.expression.name not in ("C", "POSIX"):
             raise self._error(offset(node), 'of collations, only "C" is permitted', None)
         return replace(term, node=node, type=replace(term.type, is_ordered=True))
 
-    def _is(self, node: exp.Expr) -> Term:
+    def _is(self, node: exp.Expr) -> TypedTerm:
         operand, term = node.expression, self.term(node.this)
         if isinstance(operand, exp.Null):
             test: Callable[[pa.Array], pa.Array] = pc.is_null
@@ -230,7 +230,7 @@ class Binding:
             return self._applied(node, lambda given: pc.invert(test(given[0])), [term])
         return self._applied(node, lambda given: test(given[0]), [term])
 
-    def _coalesce(self, node: exp.Expr) -> Term:
+    def _coalesce(self, node: exp.Expr) -> TypedTerm:
         terms = [self.term(node.this), *(self.term(each) for each in node.expressions)]
         types = [term.type for term in terms if not term.is_flexible] or [_TEXT]
         try:
@@ -245,7 +245,7 @@ class Binding:
 
         return replace(self._applied(node, compute, fitted), type=common)
 
-    def _cast(self, node: exp.Expr) -> Term:
+    def _cast(self, node: exp.Expr) -> TypedTerm:
         described, term = node.args["to"], self.term(node.this)
         assert isinstance(described, exp.DataType), described
         wanted = self._type_of(described, node)
@@ -277,7 +277,7 @@ class Binding:
             raise self._error(offset(node), f"a cast to {shown} is not permitted", None)
         return _TYPES[name]
 
-    def _column(self, node: exp.Expr) -> Term:
+    def _column(self, node: exp.Expr) -> TypedTerm:
         side = folded(node.args["table"]) if node.args.get("table") else None
         name = folded(node.this)
         if node.args.get("db") or (side is not None and side not in (*SIDES, "change")):
@@ -290,39 +290,39 @@ class Binding:
         at = self._shape.names.index(name)
         kind = self._type_of_column(name, self._shape.columns.field(at).type)
         if side is None:
-            return Term(node, kind, lambda rows: _row_value(rows, at))
+            return TypedTerm(node, kind, lambda rows: _row_value(rows, at))
         column = SIDES[side]
-        return Term(node, kind, lambda rows: pc.struct_field(rows.column(column), [at]))
+        return TypedTerm(node, kind, lambda rows: pc.struct_field(rows.column(column), [at]))
 
     def _type_of_column(self, name: str, arrow: pa.DataType) -> SqlType:
         number = self._shape.numbers.get(name)
         source = None if number is None or number in self._shape.hidden else self._columns.get(number)
         return type_of_column(source.type if source is not None else None, arrow)
 
-    def _of_change(self, node: exp.Expr, name: str) -> Term:
+    def _of_change(self, node: exp.Expr, name: str) -> TypedTerm:
         if name not in CHANGE_COLUMNS:
             raise self._error(offset(node), f"change has {', '.join(CHANGE_COLUMNS)}, not {name}", None)
         column = CHANGE_COLUMNS[name]
-        return Term(node, plain(self._no_rows.column(column).type), lambda rows: rows.column(column))
+        return TypedTerm(node, plain(self._no_rows.column(column).type), lambda rows: rows.column(column))
 
-    def _pair(self, node: exp.Expr) -> tuple[Term, Term]:
+    def _pair(self, node: exp.Expr) -> tuple[TypedTerm, TypedTerm]:
         return self.term(node.this), self.term(node.expression)
 
-    def _fitted(self, term: Term, beside: Term) -> Term:
+    def _fitted(self, term: TypedTerm, beside: TypedTerm) -> TypedTerm:
         """Give a literal in quotes, or NULL, the type of the value beside it."""
         return self._as_type(term, beside.type) if term.is_flexible and not beside.is_flexible else term
 
-    def _as_type(self, term: Term, wanted: SqlType) -> Term:
+    def _as_type(self, term: TypedTerm, wanted: SqlType) -> TypedTerm:
         try:
             scalar = pa.scalar(None, wanted.arrow) if term.text is None else literal_of(term.text, wanted)
         except UnfitType as error:
             raise self._error(offset(term.node), str(error), error.hint) from None
-        return Term(term.node, wanted, lambda _rows: scalar)
+        return TypedTerm(term.node, wanted, lambda _rows: scalar)
 
-    def _constant(self, node: exp.Expr, scalar: pa.Scalar) -> Term:
-        return Term(node, plain(scalar.type), lambda _rows: scalar)
+    def _constant(self, node: exp.Expr, scalar: pa.Scalar) -> TypedTerm:
+        return TypedTerm(node, plain(scalar.type), lambda _rows: scalar)
 
-    def _applied(self, node: exp.Expr, compute: Compute, terms: Sequence[Term]) -> Term:
+    def _applied(self, node: exp.Expr, compute: Compute, terms: Sequence[TypedTerm]) -> TypedTerm:
         evaluations = [term.evaluate for term in terms]
 
         def evaluate(rows: pa.RecordBatch) -> pa.Array:
@@ -332,9 +332,9 @@ class Binding:
             found = evaluate(self._no_rows)
         except _REFUSALS:
             raise self._unfit(node, terms, UnfitType("")) from None
-        return Term(node, plain(found.type), evaluate)
+        return TypedTerm(node, plain(found.type), evaluate)
 
-    def _unfit(self, node: exp.Expr, terms: Sequence[Term], error: UnfitType) -> BadTransform:
+    def _unfit(self, node: exp.Expr, terms: Sequence[TypedTerm], error: UnfitType) -> BadTransform:
         types = " and ".join(str(term.type) for term in terms)
         reason = f": {error}" if str(error) else ""
         return self._error(offset(node), f"{called(node)} does not apply to {types}{reason}", error.hint)

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from tidemark.transforms.expression_types import UTC, Kind, SqlType, UnfitType, decimal_of, hint_of, is_alike
-from tidemark.transforms.expression_values import as_number, each_pair
+from tidemark.transforms.expression_types import UTC, ComparedAs, SqlType, UnfitType, decimal_of, hint_of, is_alike
+from tidemark.transforms.expression_values import Convert, as_number, each_pair
 
 Test = Callable[[pa.Array, pa.Array], pa.Array]
-Convert = Callable[[pa.Array], pa.Array]
 
 
-class Order(NamedTuple):
+class ValueOrder(NamedTuple):
     """Equality of two values, and whether the first one is less; None: they have no order here."""
 
     equal: Test
@@ -53,25 +52,27 @@ def comparison(kind: type[exp.Expr], left: SqlType, right: SqlType) -> Test:
     return partial(_ORDERINGS[kind], order.less)
 
 
-def _order_of(left: SqlType, right: SqlType) -> Order:
-    if Kind.NUMERIC in (left.kind, right.kind):
+def _order_of(left: SqlType, right: SqlType) -> ValueOrder:
+    if ComparedAs.NUMERIC in (left.kind, right.kind):
         return _order_of_numerics(left, right)
-    if left.kind is not right.kind or (left.kind is not Kind.PLAIN and not is_alike(left, right)):
-        other = right if left.kind in (Kind.PLAIN, Kind.TEXT) else left
-        raise UnfitType("the types differ", None if other.kind in (Kind.PLAIN, Kind.TEXT) else hint_of(other))
+    if left.kind is not right.kind or (left.kind is not ComparedAs.PLAIN and not is_alike(left, right)):
+        other = right if left.kind in (ComparedAs.PLAIN, ComparedAs.TEXT) else left
+        raise UnfitType(
+            "the types differ", None if other.kind in (ComparedAs.PLAIN, ComparedAs.TEXT) else hint_of(other)
+        )
     match left.kind:
-        case Kind.PLAIN:
+        case ComparedAs.PLAIN:
             return _plain_order(left.arrow, right.arrow)
-        case Kind.TEXT:
-            return Order(pc.equal, pc.less if left.is_ordered or right.is_ordered else None)
-        case Kind.PADDED:
-            return Order(_converted(pc.equal, without_padding, without_padding))
-        case Kind.ENUM:
+        case ComparedAs.TEXT:
+            return ValueOrder(pc.equal, pc.less if left.is_ordered or right.is_ordered else None)
+        case ComparedAs.PADDED:
+            return ValueOrder(_converted(pc.equal, without_padding, without_padding))
+        case ComparedAs.ENUM:
             position = partial(pc.index_in, value_set=pa.array(left.labels, left.arrow))
-            return Order(pc.equal, _converted(pc.less, position, position))
-        case Kind.OPAQUE:
+            return ValueOrder(pc.equal, _converted(pc.less, position, position))
+        case ComparedAs.OPAQUE:
             raise UnfitType(f"equal values of {left} can have different texts", hint_of(left))
-    return Order(pc.equal, None if left.kind is Kind.ONE_TEXT else pc.less)
+    return ValueOrder(pc.equal, None if left.kind is ComparedAs.ONE_TEXT else pc.less)
 
 
 def without_padding(values: pa.Array) -> pa.Array:
@@ -79,17 +80,17 @@ def without_padding(values: pa.Array) -> pa.Array:
     return pc.utf8_rtrim(values, characters=" ")
 
 
-def _plain_order(left: pa.DataType, right: pa.DataType) -> Order:
+def _plain_order(left: pa.DataType, right: pa.DataType) -> ValueOrder:
     if pa.types.is_floating(left) or pa.types.is_floating(right):
         # A `real` is compared with any other number as double precision.
         target = left if left == right else pa.float64()
         convert = partial(as_number, wanted=target)
-        return Order(_converted(_equal_floats, convert, convert), _converted(_less_floats, convert, convert))
+        return ValueOrder(_converted(_equal_floats, convert, convert), _converted(_less_floats, convert, convert))
     if pa.types.is_decimal(left) or pa.types.is_decimal(right):
         convert = partial(as_number, wanted=decimal_of([left, right]))
-        return Order(_converted(pc.equal, convert, convert), _converted(pc.less, convert, convert))
+        return ValueOrder(_converted(pc.equal, convert, convert), _converted(pc.less, convert, convert))
     to_left, to_right = _instants(left, right), _instants(right, left)
-    return Order(_converted(pc.equal, to_left, to_right), _converted(pc.less, to_left, to_right))
+    return ValueOrder(_converted(pc.equal, to_left, to_right), _converted(pc.less, to_left, to_right))
 
 
 def _instants(found: pa.DataType, other: pa.DataType) -> Convert:
@@ -102,13 +103,13 @@ def _instants(found: pa.DataType, other: pa.DataType) -> Convert:
     return lambda values: values
 
 
-def _order_of_numerics(left: SqlType, right: SqlType) -> Order:
+def _order_of_numerics(left: SqlType, right: SqlType) -> ValueOrder:
     for found in (left, right):
-        if not (found.is_number or found.kind is Kind.NUMERIC):
-            raise UnfitType("the types differ", hint_of(left if left.kind is Kind.NUMERIC else right))
+        if not (found.is_number or found.kind is ComparedAs.NUMERIC):
+            raise UnfitType("the types differ", hint_of(left if left.kind is ComparedAs.NUMERIC else right))
     if pa.types.is_floating(left.arrow) or pa.types.is_floating(right.arrow):
         return _plain_order(pa.float64(), pa.float64())
-    return Order(
+    return ValueOrder(
         partial(each_pair, lambda one, other: _compared(one, other) == 0),
         partial(each_pair, lambda one, other: _compared(one, other) < 0),
     )

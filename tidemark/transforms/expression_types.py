@@ -18,7 +18,7 @@ UTC = pa.timestamp("us", tz="UTC")
 NAIVE = pa.timestamp("us")
 
 
-class Kind(Enum):
+class ComparedAs(Enum):
     """How values of a type are compared."""
 
     PLAIN = "as Arrow compares its type, except NaN"
@@ -33,14 +33,16 @@ class Kind(Enum):
 
 
 _OF_TEXTS = {
-    **dict.fromkeys(("text", "varchar", "name"), Kind.TEXT),
+    **dict.fromkeys(("text", "varchar", "name"), ComparedAs.TEXT),
     # A number as text: a transform made it so.
-    **dict.fromkeys(("int2", "int4", "int8", "float4", "float8", "bool", "oid", "xid", "cid", "xid8"), Kind.TEXT),
-    **dict.fromkeys(("inet", "cidr", "macaddr", "macaddr8", "bit", "varbit", "pg_lsn", "bytea"), Kind.ONE_TEXT),
-    **dict.fromkeys(("date", "timestamp", "timestamptz", "money"), Kind.ONE_TEXT),  # text by the section `[types]`
-    "bpchar": Kind.PADDED,
-    "numeric": Kind.NUMERIC,
-    "uuid": Kind.UUID,
+    **dict.fromkeys(("int2", "int4", "int8", "float4", "float8", "bool", "oid", "xid", "cid", "xid8"), ComparedAs.TEXT),
+    **dict.fromkeys(("inet", "cidr", "macaddr", "macaddr8", "bit", "varbit", "pg_lsn", "bytea"), ComparedAs.ONE_TEXT),
+    **dict.fromkeys(
+        ("date", "timestamp", "timestamptz", "money"), ComparedAs.ONE_TEXT
+    ),  # text by the section `[types]`
+    "bpchar": ComparedAs.PADDED,
+    "numeric": ComparedAs.NUMERIC,
+    "uuid": ComparedAs.UUID,
 }
 _PRINTED_OTHERWISE = {"money", "time", "interval"}  # and the types `reg...`: their text is not that of the Arrow value
 CITEXT = "citext"
@@ -68,25 +70,25 @@ class SqlType:
     """The type of a value in an expression."""
 
     arrow: pa.DataType
-    kind: Kind = Kind.PLAIN
+    kind: ComparedAs = ComparedAs.PLAIN
     name: str = ""  # in SQL, of a column
     labels: tuple[str, ...] = ()  # of an enum, in order
     is_ordered: bool = False  # of a text: by its bytes, as the collation "C"
 
     def __str__(self) -> str:
-        return str(self.arrow) if self.kind in (Kind.PLAIN, Kind.TEXT) or not self.name else self.name
+        return str(self.arrow) if self.kind in (ComparedAs.PLAIN, ComparedAs.TEXT) or not self.name else self.name
 
     @property
     def is_number(self) -> bool:
         """Return whether it has arithmetic."""
-        return self.kind is Kind.PLAIN and is_number(self.arrow)
+        return self.kind is ComparedAs.PLAIN and is_number(self.arrow)
 
     @property
     def has_text(self) -> bool:
         """Return whether its Arrow value tells PostgreSQL's text of it."""
-        if self.kind in (Kind.BYTES, Kind.PLAIN):
+        if self.kind in (ComparedAs.BYTES, ComparedAs.PLAIN):
             is_rounded = self.name == "numeric" and pa.types.is_floating(self.arrow)
-            return self.kind is Kind.PLAIN and not (is_rounded or _is_printed_otherwise(self.name))
+            return self.kind is ComparedAs.PLAIN and not (is_rounded or _is_printed_otherwise(self.name))
         return is_text(self.arrow)
 
     @property
@@ -98,8 +100,8 @@ class SqlType:
 def plain(arrow: pa.DataType) -> SqlType:
     """Return the type that values of an Arrow type have if nothing else is known of them."""
     if is_text(arrow):
-        return SqlType(arrow, Kind.TEXT)
-    return SqlType(arrow, Kind.BYTES if pa.types.is_binary(arrow) else Kind.PLAIN)
+        return SqlType(arrow, ComparedAs.TEXT)
+    return SqlType(arrow, ComparedAs.BYTES if pa.types.is_binary(arrow) else ComparedAs.PLAIN)
 
 
 def type_of_column(described: TypeDescription | None, arrow: pa.DataType) -> SqlType:
@@ -111,12 +113,12 @@ def type_of_column(described: TypeDescription | None, arrow: pa.DataType) -> Sql
     name = base.name if is_own else base.display_name
     if is_text(arrow):
         if base.kind is TypeKind.ENUM:
-            return SqlType(arrow, Kind.ENUM, name, tuple(each.label for each in base.labels))
-        kind = _OF_TEXTS.get(name, Kind.OPAQUE) if is_own else Kind.OPAQUE
-        return SqlType(arrow, kind, "character(n)" if kind is Kind.PADDED else name, is_ordered=name == "name")
+            return SqlType(arrow, ComparedAs.ENUM, name, tuple(each.label for each in base.labels))
+        kind = _OF_TEXTS.get(name, ComparedAs.OPAQUE) if is_own else ComparedAs.OPAQUE
+        return SqlType(arrow, kind, "character(n)" if kind is ComparedAs.PADDED else name, is_ordered=name == "name")
     if pa.types.is_binary(arrow):
-        return SqlType(arrow, Kind.BYTES if name == "bytea" else Kind.OPAQUE, name)
-    return SqlType(arrow, Kind.OPAQUE if name == "interval" else Kind.PLAIN, name)
+        return SqlType(arrow, ComparedAs.BYTES if name == "bytea" else ComparedAs.OPAQUE, name)
+    return SqlType(arrow, ComparedAs.OPAQUE if name == "interval" else ComparedAs.PLAIN, name)
 
 
 def is_text(arrow: pa.DataType) -> bool:
@@ -131,7 +133,7 @@ def is_number(arrow: pa.DataType) -> bool:
 
 def literal_of(text: str, wanted: SqlType) -> pa.Scalar:
     """Return a literal in quotes as a value of the type beside it, as PostgreSQL reads it. Raise `UnfitType`."""
-    if wanted.kind in (Kind.ONE_TEXT, Kind.OPAQUE):
+    if wanted.kind in (ComparedAs.ONE_TEXT, ComparedAs.OPAQUE):
         raise UnfitType(f"a literal of {wanted} cannot be compared", hint_of(wanted))
     try:
         return _read(text, wanted)
@@ -140,39 +142,42 @@ def literal_of(text: str, wanted: SqlType) -> pa.Scalar:
 
 
 def _read(text: str, wanted: SqlType) -> pa.Scalar:
-    if wanted.kind is Kind.PLAIN:
+    if wanted.kind is ComparedAs.PLAIN:
         return plain_literal(text, wanted.arrow)
-    if wanted.kind is Kind.BYTES:
+    if wanted.kind is ComparedAs.BYTES:
         return pa.scalar(_bytes(text), wanted.arrow)
     match wanted.kind:
-        case Kind.PADDED:
+        case ComparedAs.PADDED:
             text = text.rstrip(" ")
-        case Kind.NUMERIC:
+        case ComparedAs.NUMERIC:
             text = str(Decimal(text.strip(SPACES)))
-        case Kind.UUID:
+        case ComparedAs.UUID:
             text = _uuid(text)
-        case Kind.ENUM if text not in wanted.labels:
+        case ComparedAs.ENUM if text not in wanted.labels:
             raise ValueError(text)
     return pa.scalar(text, wanted.arrow)
 
 
 def hint_of(found: SqlType) -> str | None:
     """Return what an expression can do with a type that an operator does not apply to."""
-    if found.kind is Kind.NUMERIC:
+    if found.kind is ComparedAs.NUMERIC:
         return "cast it: column::numeric(38, 10), or column::double precision"
-    if found.kind is Kind.TEXT:
+    if found.kind is ComparedAs.TEXT:
         return 'name the collation: column COLLATE "C" compares by bytes; no other is known here'
     if found.name == CITEXT:
         return "cast it, and compare as it does: lower(column::text)"
-    if found.kind in (Kind.PADDED, Kind.ONE_TEXT, Kind.OPAQUE, Kind.ENUM, Kind.UUID) and found.has_text:
+    if (
+        found.kind in (ComparedAs.PADDED, ComparedAs.ONE_TEXT, ComparedAs.OPAQUE, ComparedAs.ENUM, ComparedAs.UUID)
+        and found.has_text
+    ):
         return f"cast it: column::text is the text of the {found}"
-    if found.kind is Kind.OPAQUE and pa.types.is_integer(found.arrow):
+    if found.kind is ComparedAs.OPAQUE and pa.types.is_integer(found.arrow):
         return "cast it: column::bigint"
     return None
 
 
 def _hint_of_literal(wanted: SqlType) -> str | None:
-    if wanted.kind is Kind.ENUM:
+    if wanted.kind is ComparedAs.ENUM:
         return f"the labels are {', '.join(wanted.labels)}"
     if wanted.name == "time":
         return "a time is the number of microseconds, or milliseconds, since midnight (docs/types.md)"
@@ -226,7 +231,7 @@ def _is_printed_otherwise(name: str) -> bool:
 def common_type(types: Sequence[SqlType]) -> SqlType:
     """Return the type of which COALESCE makes its arguments. Raise `UnfitType`."""
     first = types[0]
-    numbers = [each for each in types if each.is_number or each.kind is Kind.NUMERIC]
+    numbers = [each for each in types if each.is_number or each.kind is ComparedAs.NUMERIC]
     if len(numbers) == len(types):
         return _common_number(numbers)
     if any(not is_alike(first, each) for each in types):
@@ -240,7 +245,7 @@ def _common_number(numbers: Sequence[SqlType]) -> SqlType:
         return plain(pa.float64())
     if pa.float32() in arrows:
         return plain(pa.float32())
-    texts = [each for each in numbers if each.kind is Kind.NUMERIC]
+    texts = [each for each in numbers if each.kind is ComparedAs.NUMERIC]
     if texts:
         return texts[0]
     return plain(decimal_of(arrows) if any(map(pa.types.is_decimal, arrows)) else pa.int64())
@@ -260,6 +265,6 @@ def is_alike(left: SqlType, right: SqlType) -> bool:
     """Return whether values of both have one type in PostgreSQL; numbers and times are not looked at."""
     if left.kind is not right.kind:
         return False
-    if left.kind in (Kind.ENUM, Kind.ONE_TEXT, Kind.OPAQUE):
+    if left.kind in (ComparedAs.ENUM, ComparedAs.ONE_TEXT, ComparedAs.OPAQUE):
         return left.name == right.name
-    return left.kind is not Kind.PLAIN or left.arrow == right.arrow
+    return left.kind is not ComparedAs.PLAIN or left.arrow == right.arrow

@@ -13,7 +13,7 @@ from tidemark.transforms.expression_types import (
     NAIVE,
     SPACES,
     UTC,
-    Kind,
+    ComparedAs,
     SqlType,
     UnfitType,
     decimal_of,
@@ -70,11 +70,11 @@ def cast(source: SqlType, wanted: pa.DataType, described: str) -> Convert:
     """Return the cast of values to a type; `described`: the type in SQL. Raise `UnfitType`."""
     if is_text(wanted):
         return _cast_to_text(source, described)
-    if source.kind is Kind.TEXT or (source.kind is Kind.NUMERIC and is_number(wanted)):
-        return _cast_text(wanted, is_rounded=source.kind is Kind.NUMERIC)
-    if source.kind is Kind.OPAQUE and pa.types.is_integer(source.arrow) and is_number(wanted):
+    if source.kind is ComparedAs.TEXT or (source.kind is ComparedAs.NUMERIC and is_number(wanted)):
+        return _cast_text(wanted, is_rounded=source.kind is ComparedAs.NUMERIC)
+    if source.kind is ComparedAs.OPAQUE and pa.types.is_integer(source.arrow) and is_number(wanted):
         return partial(pc.cast, target_type=wanted)
-    if source.kind is not Kind.PLAIN:
+    if source.kind is not ComparedAs.PLAIN:
         raise _no_cast(source, described)
     if is_number(source.arrow) or pa.types.is_boolean(source.arrow):
         return _cast_plain(source, wanted, described)
@@ -84,7 +84,7 @@ def cast(source: SqlType, wanted: pa.DataType, described: str) -> Convert:
 def cast_to_numeric(source: SqlType) -> tuple[SqlType, Convert]:
     """Return what a cast to `numeric` without digits makes of a type, which keeps all of them. Raise `UnfitType`."""
     found = source.arrow
-    if source.kind is Kind.NUMERIC or pa.types.is_decimal(found):
+    if source.kind is ComparedAs.NUMERIC or pa.types.is_decimal(found):
         return source, lambda values: values
     if source.is_number and pa.types.is_integer(found):
         made = decimal_of([found])
@@ -93,11 +93,11 @@ def cast_to_numeric(source: SqlType) -> tuple[SqlType, Convert]:
     if source.is_number:
         digits = _digits_of(found)
         convert = partial(each_value, lambda value: _numeric_text(f"{value:.{digits}g}"), made)
-    elif source.kind is Kind.TEXT:
+    elif source.kind is ComparedAs.TEXT:
         convert = partial(each_value, lambda text: _numeric_text(str(text)), made)
     else:
         raise _no_cast(source, "numeric")
-    return SqlType(made, Kind.NUMERIC, "numeric"), convert
+    return SqlType(made, ComparedAs.NUMERIC, "numeric"), convert
 
 
 def _numeric_text(text: str) -> str:
@@ -179,7 +179,7 @@ def _cast_to_text(source: SqlType, described: str) -> Convert:
         raise _no_cast(source, described)
     found = source.arrow
     if is_text(found):
-        if source.kind is Kind.PADDED:
+        if source.kind is ComparedAs.PADDED:
             return lambda values: pc.utf8_rtrim(values, characters=" ")
         return _with_mask if source.has_mask else lambda values: values
     if pa.types.is_floating(found) and found.bit_width in DIGITS_OF_FLOATS:
@@ -209,7 +209,7 @@ def _timestamps_as_text(values: pa.Array, zone: str) -> pa.Array:
 
 def with_common_type(found: SqlType, common: SqlType) -> Convert:
     """Return how values become those of the common type of COALESCE."""
-    if common.kind is Kind.NUMERIC and found.kind is not Kind.NUMERIC:
+    if common.kind is ComparedAs.NUMERIC and found.kind is not ComparedAs.NUMERIC:
         return _cast_to_text(found, "numeric")
     if common.is_number:
         return partial(as_number, wanted=common.arrow)

@@ -21,7 +21,7 @@ from tidemark.transforms.expression_binding import Binding, Evaluate
 from tidemark.transforms.expression_names import called, name_of, offset, word_place
 from tidemark.transforms.expression_operators import ARITHMETIC, LOGIC, OF_NUMBERS, OF_TEXTS, PATTERNS
 from tidemark.transforms.expression_order import COMPARISONS, without_padding
-from tidemark.transforms.expression_types import Kind, is_text
+from tidemark.transforms.expression_types import ComparedAs, is_text
 from tidemark.transforms.transform import BadTransform, TableShape, TransformFailed
 
 CHARACTERS_MAX = 10_000
@@ -104,7 +104,7 @@ class SqlExpression:
         where = f"{self._owner} on {shape.table}"
         if not is_text(term.type.arrow):
             raise self._error(offset(self._tree), f"a text is needed, this is {term.type}", hint="cast it")
-        if term.type.kind is not Kind.PADDED:
+        if term.type.kind is not ComparedAs.PADDED:
             return BoundExpression(term.type.arrow, term.evaluate, where)
         return BoundExpression(term.type.arrow, lambda rows: without_padding(term.evaluate(rows)), where)
 
