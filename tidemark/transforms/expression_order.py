@@ -9,7 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from tidemark.transforms.expression_types import UTC, ComparedAs, SqlType, UnfitType, decimal_of, hint_of, is_alike
+from tidemark.transforms.expression_types import (
+    UTC,
+    ComparedAs,
+    SqlType,
+    UnfitType,
+    decimal_of,
+    hint_of,
+    is_alike,
+    is_number,
+)
 from tidemark.transforms.expression_values import Convert, as_number, each_pair
 
 Test = Callable[[pa.Array, pa.Array], pa.Array]
@@ -62,7 +71,8 @@ def _order_of(left: SqlType, right: SqlType) -> ValueOrder:
         )
     match left.kind:
         case ComparedAs.PLAIN:
-            return _plain_order(left.arrow, right.arrow)
+            are_alike = left.is_oid == right.is_oid
+            return _plain_order(left.arrow, right.arrow) if are_alike else _order_of_oid(left, right)
         case ComparedAs.TEXT:
             return ValueOrder(pc.equal, pc.less if left.is_ordered or right.is_ordered else None)
         case ComparedAs.PADDED:
@@ -75,12 +85,27 @@ def _order_of(left: SqlType, right: SqlType) -> ValueOrder:
     return ValueOrder(pc.equal, None if left.kind is ComparedAs.ONE_TEXT else pc.less)
 
 
+def _order_of_oid(left: SqlType, right: SqlType) -> ValueOrder:
+    for found in (left, right):
+        if not pa.types.is_integer(found.arrow):
+            raise UnfitType("the types differ", "write an integer")
+    # One of the sides is an OID already, and never negative.
+    return ValueOrder(_converted(pc.equal, _unsigned, _unsigned), _converted(pc.less, _unsigned, _unsigned))
+
+
+def _unsigned(values: pa.Array) -> pa.Array:
+    wide = values.cast(pa.int64())
+    return pc.if_else(pc.less(wide, 0), pc.add(wide, 1 << 32), wide)
+
+
 def without_padding(values: pa.Array) -> pa.Array:
     """Return texts without trailing spaces."""
     return pc.utf8_rtrim(values, characters=" ")
 
 
 def _plain_order(left: pa.DataType, right: pa.DataType) -> ValueOrder:
+    if is_number(left) != is_number(right):
+        raise UnfitType("the types differ")
     if pa.types.is_floating(left) or pa.types.is_floating(right):
         # A `real` is compared with any other number as double precision.
         target = left if left == right else pa.float64()

@@ -45,7 +45,10 @@ _OF_TEXTS = {
     "uuid": ComparedAs.UUID,
 }
 _PRINTED_OTHERWISE = {"money", "time", "interval"}  # and the types `reg...`: their text is not that of the Arrow value
-CITEXT = "citext"
+_HINTS = {
+    "citext": "cast it, and compare as it does: lower(column::text)",
+    "money": "cast it: column::numeric",
+}
 _TRUTHS = {
     **dict.fromkeys(("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"), True),
     **dict.fromkeys(("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"), False),
@@ -80,8 +83,9 @@ class SqlType:
 
     @property
     def is_number(self) -> bool:
-        """Return whether it has arithmetic."""
-        return self.kind is ComparedAs.PLAIN and is_number(self.arrow)
+        """Return whether it has arithmetic here: PostgreSQL's own for `money` is another one, and `time` has none."""
+        is_plain = self.kind is ComparedAs.PLAIN and is_number(self.arrow)
+        return is_plain and not _is_printed_otherwise(self.name)
 
     @property
     def has_text(self) -> bool:
@@ -90,6 +94,11 @@ class SqlType:
             is_rounded = self.name == "numeric" and pa.types.is_floating(self.arrow)
             return self.kind is ComparedAs.PLAIN and not (is_rounded or _is_printed_otherwise(self.name))
         return is_text(self.arrow)
+
+    @property
+    def is_oid(self) -> bool:
+        """Return whether PostgreSQL takes a negative integer beside it for an unsigned one."""
+        return self.name == "oid" or self.name.startswith("reg")
 
     @property
     def has_mask(self) -> bool:
@@ -164,8 +173,8 @@ def hint_of(found: SqlType) -> str | None:
         return "cast it: column::numeric(38, 10), or column::double precision"
     if found.kind is ComparedAs.TEXT:
         return 'name the collation: column COLLATE "C" compares by bytes; no other is known here'
-    if found.name == CITEXT:
-        return "cast it, and compare as it does: lower(column::text)"
+    if found.name in _HINTS:
+        return _HINTS[found.name]
     if (
         found.kind in (ComparedAs.PADDED, ComparedAs.ONE_TEXT, ComparedAs.OPAQUE, ComparedAs.ENUM, ComparedAs.UUID)
         and found.has_text

@@ -85,7 +85,7 @@ def cast_to_numeric(source: SqlType) -> tuple[SqlType, Convert]:
     """Return what a cast to `numeric` without digits makes of a type, which keeps all of them. Raise `UnfitType`."""
     found = source.arrow
     if source.kind is ComparedAs.NUMERIC or pa.types.is_decimal(found):
-        return source, lambda values: values
+        return plain(found) if is_number(found) else source, lambda values: values
     if source.is_number and pa.types.is_integer(found):
         made = decimal_of([found])
         return plain(made), partial(as_number, wanted=made)
@@ -102,7 +102,7 @@ def cast_to_numeric(source: SqlType) -> tuple[SqlType, Convert]:
 
 def _numeric_text(text: str) -> str:
     found = Decimal(text.strip(SPACES))
-    return f"{found:f}" if found.is_finite() else str(found)
+    return f"{abs(found) if found.is_zero() else found:f}" if found.is_finite() else str(found)
 
 
 def _digits_of(found: pa.DataType) -> int:
