@@ -124,16 +124,18 @@ def _cast_plain(source: SqlType, wanted: pa.DataType, described: str) -> Convert
     if pa.types.is_floating(wanted):
         return partial(as_number, wanted=wanted)
     if pa.types.is_integer(wanted):
-        return _to_integer(found, wanted)
+        return _to_integer(source, wanted)
     if pa.types.is_floating(found):
         digits = _digits_of(found)
         return partial(each_value, lambda value: _quantized(Decimal(f"{value:.{digits}g}"), wanted), wanted)
     return partial(each_value, lambda value: _quantized(Decimal(str(value)), wanted), wanted)
 
 
-def _to_integer(found: pa.DataType, wanted: pa.DataType) -> Convert:
-    if pa.types.is_floating(found):  # to the nearest, of two to the even one; decimals away from zero
-        return lambda values: pc.round(values, round_mode="half_to_even").cast(wanted)
+def _to_integer(source: SqlType, wanted: pa.DataType) -> Convert:
+    found = source.arrow
+    if pa.types.is_floating(found):  # to the nearest, of two to the even one; a `numeric` away from zero
+        mode = "half_towards_infinity" if source.name == "numeric" else "half_to_even"
+        return lambda values: pc.round(values, round_mode=mode).cast(wanted)
     if pa.types.is_decimal(found):
         return partial(each_value, lambda value: int(_rounded(Decimal(str(value)), 0)), wanted)
     return partial(pc.cast, target_type=wanted)
