@@ -86,9 +86,7 @@ class Route(Transform):
 
     def bind(self, shape: TableShape) -> BoundTransform | None:
         """Return the names for the columns of the table."""
-        by = self._by.bind(shape) if self._by is not None else None
-        if by is not None and not pa.types.is_string(by.type):
-            raise BadTransform(f"{self}: by={self._by.text!r} on {shape.table} is {by.type}, not text", hint="cast it")  # type: ignore[union-attr]
+        by = self._by.bind_text(shape) if self._by is not None else None
         where = self._where.bind_condition(shape) if self._where is not None else None
         source = shape.relation
         known = {"database": shape.database, "schema": source.namespace, "table": source.name}

@@ -42,6 +42,11 @@ class Mask(Transform):
         self._columns = tuple(ColumnName.parse(column) for column in columns)
         if not columns:
             raise BadTransform("Mask() needs columns", hint='for example Mask("public.customers.email")')
+        if key is not None and not isinstance(key, Secret):
+            raise BadTransform(
+                f"{self}: key is a {type(key).__name__}, not a Secret",
+                hint="read it by secret_file or secret_environment",
+            )
         keeps = keep_first != 0 or keep_last != 0
         chosen = [key is not None, constant is not None, keeps, truncate_to is not None]
         if sum(chosen) > 1:

@@ -197,13 +197,13 @@ def test_dates_are_written_in_iso_form_or_as_days(values: list[date | None]) -> 
 @example(38, [0, 1, -1, 10**38 - 1])
 @example(0, [0, 10**18, 10**36, -(10**37)])
 @example(7, [0, 1, 12, 123])
-def test_decimals_are_written_as_arrow_writes_them(scale: int, values: list[int | None]) -> None:
+def test_decimals_are_written_as_postgresql_writes_them(scale: int, values: list[int | None]) -> None:
     made = [
         None if value is None else Decimal((int(value < 0), tuple(map(int, str(abs(value)))), -scale))
         for value in values
     ]
     array = pa.array(made, pa.decimal128(38, scale))
-    assert read(array, decimals) == array.cast(pa.string()).to_pylist()
+    assert read(array, decimals) == [None if value is None else f"{value:f}" for value in array.to_pylist()]
 
 
 def test_numerics_that_are_no_numbers_have_names() -> None:

@@ -1,8 +1,13 @@
 """Expressions of SQL on changes: values as PostgreSQL defines them, and errors with line and column."""
 
+import pyarrow as pa
 import pytest
 
 from tests.support.samples.changed_rows import SampleRow, batch_of, columns_of, customers
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Align, TypeDescription, TypeKind
+from tidemark.transforms.expression_types import ComparedAs, SqlType, type_of_column
+from tidemark.transforms.expression_values import cast
 from tidemark.transforms.expressions import BadExpression, SqlExpression
 from tidemark.transforms.transform import TableShape, TransformFailed
 
@@ -124,6 +129,20 @@ def test_the_error_of_an_operator_or_function_lists_those_that_are_permitted() -
     assert raised.value.hint.startswith("permitted are =, <>, >, >=, <, <=, IS DISTINCT FROM, ")
     for name in ("/", "||", "~*", "ILIKE", "COALESCE", "CAST", "LENGTH", "STARTS_WITH"):
         assert name in raised.value.hint.split(", ")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("numeric", [3, -3, 4]), ("float8", [2, -2, 4])])
+def test_halves_are_rounded_by_the_type_in_the_server_also_if_they_are_delivered_as_floats(
+    name: str, expected: list[int]
+) -> None:
+    convert = cast(SqlType(pa.float64(), name=name), pa.int32(), "int")
+    assert convert(pa.array([2.5, -2.5, 3.5])).to_pylist() == expected
+
+
+def test_a_masked_column_is_the_text_that_it_became() -> None:
+    citext = TypeDescription(Oid(16500), "public", "citext", "citext", TypeKind.BASE, -1, False, Align.INT)
+    assert type_of_column(citext, pa.string()).kind is ComparedAs.OPAQUE
+    assert type_of_column(None, pa.string()).kind is ComparedAs.TEXT
 
 
 def test_a_condition_must_be_boolean() -> None:

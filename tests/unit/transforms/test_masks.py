@@ -79,6 +79,13 @@ def test_a_mask_with_bad_arguments_is_refused(columns: tuple[str, ...], options:
         Mask(*columns, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("key", [b"0123456789abcdef", "0123456789abcdef"])
+def test_a_key_that_is_no_secret_is_refused_without_its_text(key: object) -> None:
+    with pytest.raises(BadTransform, match=rf"^Mask\('a.b'\): key is a {type(key).__name__}, not a Secret$") as raised:
+        Mask("a.b", key=key)  # type: ignore[arg-type]
+    assert "secret_file" in raised.value.hint
+
+
 def test_another_table_is_left_as_it_is() -> None:
     assert bound(Mask("public.orders.email"), to=TABLE).steps == ()
     assert bound(Mask("*.*.email", has_column="phone"), to=TABLE).steps == ()

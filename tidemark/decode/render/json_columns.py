@@ -125,7 +125,7 @@ numeric_texts: Form = partial(_of_bytes, value_text.write_numeric_texts)
 
 
 def decimals(column: pa.Array) -> TextColumn:
-    """Return decimals as text, as Arrow prints them."""
+    """Return decimals as text, as PostgreSQL prints them: without an exponent."""
     words = np.frombuffer(column.buffers()[1] or b"", np.uint64)[2 * column.offset :]
     return KernelColumn(partial(value_text.write_decimals, words.data, column.type.scale, *validity(column)))
 

@@ -4,7 +4,7 @@ A row: op, database, schema, table, position, lsn, xid, origin (of replication, 
 `before`, `after` and `unchanged`: the columns whose TOASTed value did not change and which `after` therefore leaves
 out. `before` has only the key columns if the server wrote no more. Values are JSON values where JSON has the type:
 integers, booleans, text, lists, floats except NaN and infinities. Others are text (also decimals, since readers round
-numbers), and bytes are hex after a backslash and x.
+numbers), and bytes are hex after a backslash and x. Values in lists have the form of their type.
 
 Whole columns are converted to text, and rows are assembled from them: no dictionary for each row.
 """
@@ -19,7 +19,6 @@ from tidemark.decode.render.bounds import JsonBounds, dumped
 from tidemark.decode.render.column_texts import TextColumn
 from tidemark.decode.render.json_columns import (
     Form,
-    FormattedColumn,
     booleans,
     dates,
     decimals,
@@ -277,26 +276,6 @@ def _column(values: pa.Array) -> TextColumn:
     return next(form for is_it, form in _BY_ARROW_TYPE if is_it(values.type))(values)
 
 
-def _list(values: pa.Array) -> TextColumn:
-    if pa.types.is_list(values.type) and any(is_it(values.type.value_type) for is_it in _SAME_FORM_IN_LISTS):
-        return lists(values, _column)
-    return FormattedColumn(values, lambda value: dumped(_plain(value)))
-
-
-def _plain(value: object) -> JsonMember:
-    """Return a list, or a value of a list, as a JSON value."""
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-_SAME_FORM_IN_LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
-    pa.types.is_string,
-    pa.types.is_integer,
-    pa.types.is_boolean,
-    pa.types.is_floating,
-    pa.types.is_binary,
-)
 _BY_ARROW_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Form], ...] = (
     (pa.types.is_string, strings),
     (pa.types.is_integer, integers),
@@ -306,5 +285,5 @@ _BY_ARROW_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Form], ...] = (
     (pa.types.is_date32, dates),
     (pa.types.is_decimal, decimals),
     (pa.types.is_binary, in_hex),
-    (pa.types.is_list, _list),
+    (pa.types.is_list, lambda values: lists(values, _column)),
 )

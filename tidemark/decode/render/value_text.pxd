@@ -9,7 +9,7 @@ cdef extern from *:
     # NB: 128 bits. Cython assumes 64 and must not infer this type: only names declared with it may hold its values.
     ctypedef unsigned long long u128 "tidemark_u128"
 
-cdef long long ALL_DONE, FULL, INTEGER_BYTES, DECIMAL_BYTES, INSTANT_BYTES, SECONDS_A_DAY, DECIMAL_EXPONENT_MIN
+cdef long long ALL_DONE, FULL, INTEGER_BYTES, DECIMAL_BYTES, INSTANT_BYTES, SECONDS_A_DAY
 cdef unsigned long long MASK_64, SIGN_64
 cdef u128 DIGIT_GROUP
 cdef const unsigned char[::1] WORD_NULL, WORD_TRUE, WORD_FALSE, WORD_NAN, WORD_INFINITY, WORD_MINUS_INFINITY
@@ -103,7 +103,7 @@ cpdef long long write_instants(const long long[::1] values, long long second, lo
 
 
 @cython.locals(coefficient=u128, groups=u128, top=u128, start="long long", size="long long",
-               exponent="long long", index="long long", zeros="long long")
+               index="long long", zeros="long long")
 cdef long long write_decimal(unsigned long long low, unsigned long long high, long long scale, unsigned char[::1] out,
                              long long at) except? -9 nogil
 

@@ -8,7 +8,6 @@ all rows have a value, and `valid_at` the bit of row 0.
 
 NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
-# ruff: noqa: C901, PLR0912 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 
 from __future__ import annotations
@@ -42,10 +41,9 @@ FULL = int(NO_SPACE)
 MASK_64 = (1 << 64) - 1
 SIGN_64 = 1 << 63
 INTEGER_BYTES = 20  # of text: -9223372036854775808
-DECIMAL_BYTES = 100  # 38 digits, as many zeros, sign, point, exponent, quotes
+DECIMAL_BYTES = 48  # 39 digits of 128 bits, or a zero and 38 fractional digits; sign, point, quotes
 INSTANT_BYTES = 48
 SECONDS_A_DAY = int(SECONDS_PER_DAY)
-DECIMAL_EXPONENT_MIN = -6  # Arrow's: smaller exponents are printed
 DIGIT_GROUP = 10**18
 
 WORD_NULL = b"null"
@@ -401,7 +399,7 @@ def write_instants(
 
 
 def write_decimal(low: int, high: int, scale: int, out: IntView, at: int) -> int:
-    """Write a 128-bit decimal as Arrow does, with an exponent if it is small; return the end offset."""
+    """Write a 128-bit decimal with all digits of its scale, as PostgreSQL does; return the end offset."""
     if high & SIGN_64:
         out[at] = 45  # -
         at += 1
@@ -421,19 +419,9 @@ def write_decimal(low: int, high: int, scale: int, out: IntView, at: int) -> int
         at = write_padded(coefficient % DIGIT_GROUP, 18, out, at)
     else:
         at = write_unsigned(coefficient, out, at)
-    size = at - start
-    exponent = size - 1 - scale
-    if exponent < DECIMAL_EXPONENT_MIN:
-        if size > 1:
-            for index in range(size - 1):
-                out[at - index] = out[at - index - 1]
-            out[start + 1] = 46  # .
-            at += 1
-        out[at] = 69  # E
-        out[at + 1] = 45
-        return write_unsigned(-exponent, out, at + 2)
     if scale == 0:
         return at
+    size = at - start
     zeros = max(scale + 1 - size, 0)  # leading zeros: one precedes the point
     if zeros > 0:
         for index in range(size):
