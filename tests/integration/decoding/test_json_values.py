@@ -47,21 +47,24 @@ def test_an_element_of_an_array_has_the_form_of_a_column_of_its_type(
         assert [row["list"] for row in rows] == [[row["value"], None] for row in rows], declaration
 
 
-def test_numerics_have_no_exponent_in_values_keys_and_arrays(cluster: Cluster, database: str, tmp_path: Path) -> None:
+def test_numbers_are_those_that_postgresql_prints_in_values_keys_and_arrays(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
     records: list[tuple[dict[str, object], dict[str, object]]] = []
 
     def handle(change: Change | SerializedChange) -> None:
         assert isinstance(change, SerializedChange)
         records.append((json.loads(change.key or b""), json.loads(change.value or b"")))
 
-    cluster.sql("CREATE TABLE amount (id numeric(38, 10) PRIMARY KEY, list numeric(38, 10)[])", database)
+    cluster.sql("CREATE TABLE amount (id numeric(38, 10) PRIMARY KEY, list numeric(38, 10)[], single real)", database)
     with Engine(
         cluster.dsn(database), state=tmp_path / "state", change_handler=handle, serializer=FlatJson()
     ) as engine:
         for value in NUMERICS:
-            cluster.sql(f"INSERT INTO amount VALUES ({value}, ARRAY[{value}])", database)
+            cluster.sql(f"INSERT INTO amount VALUES ({value}, ARRAY[{value}], 0.1)", database)
         wait_until(lambda: len(records) == len(NUMERICS) or engine.wait(0))
     with cluster.connect(database) as session:
         printed = [text for value in NUMERICS for (text,) in sql(session, f"SELECT '{value}'::numeric(38, 10)::text")]
     assert [key for key, _ in records] == [{"id": text} for text in printed]
     assert [(value["id"], value["list"]) for _, value in records] == [(text, [text]) for text in printed]
+    assert {value["single"] for _, value in records} == {0.1}

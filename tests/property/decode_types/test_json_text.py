@@ -24,7 +24,6 @@ from tidemark.decode.render.json_columns import (
     dates,
     days,
     decimals,
-    doubles,
     floats,
     in_hex,
     instants,
@@ -32,6 +31,7 @@ from tidemark.decode.render.json_columns import (
     lists,
     lsns,
     numeric_texts,
+    plain_floats,
     strings,
 )
 from tidemark.decode.types.codec import without_escapes
@@ -133,7 +133,21 @@ def test_doubles_are_written_as_python_writes_them(values: list[float | None]) -
         "null" if value is None else repr(value) if math.isfinite(value) else f'"{SPECIAL[repr(value)]}"'
         for value in array.to_pylist()
     ]
-    assert texts_of(array, doubles) == expected
+    assert texts_of(array, plain_floats) == expected
+
+
+@given(st.lists(st.none() | st.floats(width=32), min_size=1))
+@example([0.0, -0.0, 0.10000000149011612, 16777216.0, 2.0**-149, 2.0**-126, 1e-4, 3.4028234663852886e38, None])
+def test_floats_of_single_precision_are_written_with_the_fewest_digits(values: list[float | None]) -> None:
+    array = pa.array(values, pa.float32())
+    for text, value in zip(texts_of(array, plain_floats), array, strict=True):
+        if not value.is_valid or not math.isfinite(value.as_py()):
+            assert text == ("null" if not value.is_valid else f'"{SPECIAL[repr(value.as_py())]}"')
+            continue
+        single = np.float32(value.as_py())
+        assert np.float32(text) == single
+        assert Decimal(text) == Decimal(np.format_float_scientific(single, unique=True))
+        assert ("e" in text) == ("e" in repr(float(text)))
 
 
 @given(st.lists(st.none() | DOUBLES, min_size=1), st.sampled_from([pa.float32(), pa.float64()]))

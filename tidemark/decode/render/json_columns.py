@@ -161,25 +161,22 @@ def powers() -> IntView:
     return np.frombuffer(line_text.powers_of_ten(), np.uint64).data
 
 
-def _floats(
-    bits: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], about: tuple[int, int, int, int, int], column: pa.Array
-) -> TextColumn:
-    values = bits.astype(np.uint64, copy=False)
-    return KernelColumn(partial(line_text.write_floats, values.data, *about, powers(), *validity(column)))
+def _floats(column: pa.Array, notation: tuple[int, int, int]) -> TextColumn:
+    if pa.types.is_float32(column.type):
+        values, form = fixed(column, np.uint32).astype(np.uint64), SINGLE
+    else:
+        values, form = fixed(column, np.uint64), DOUBLE
+    return KernelColumn(partial(line_text.write_floats, values.data, *form, *notation, powers(), *validity(column)))
 
 
 def floats(column: pa.Array) -> TextColumn:
     """Return floats with the fewest digits that read back as the same number; NaN and infinities as text."""
-    if pa.types.is_float32(column.type):
-        return _floats(fixed(column, np.uint32), (*SINGLE, *ARROWS_NOTATION), column)
-    return _floats(fixed(column, np.uint64), (*DOUBLE, *ARROWS_NOTATION), column)
+    return _floats(column, ARROWS_NOTATION)
 
 
-def doubles(column: pa.Array) -> TextColumn:
-    """Return floats as Python prints them; single precision is converted to double first."""
-    single = pa.types.is_float32(column.type)
-    values = fixed(column, np.float32).astype(np.float64) if single else fixed(column, np.float64)
-    return _floats(values.view(np.uint64), (*DOUBLE, *PYTHONS_NOTATION), column)
+def plain_floats(column: pa.Array) -> TextColumn:
+    """Return the digits of `floats`, with an exponent where Python prints one for a double."""
+    return _floats(column, PYTHONS_NOTATION)
 
 
 def lists(column: pa.Array, of_values: Form) -> TextColumn:

@@ -22,7 +22,6 @@ from tidemark.decode.render.json_columns import (
     booleans,
     dates,
     decimals,
-    doubles,
     fixed,
     in_hex,
     instants,
@@ -30,6 +29,7 @@ from tidemark.decode.render.json_columns import (
     integers,
     lists,
     lsns,
+    plain_floats,
     strings,
 )
 from tidemark.decode.render.placed_lines import Lines, Piece, TransactionColumn
@@ -280,7 +280,7 @@ _BY_ARROW_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Form], ...] = (
     (pa.types.is_string, strings),
     (pa.types.is_integer, integers),
     (pa.types.is_boolean, booleans),
-    (pa.types.is_floating, doubles),
+    (pa.types.is_floating, plain_floats),
     (pa.types.is_timestamp, instants),
     (pa.types.is_date32, dates),
     (pa.types.is_decimal, decimals),
