@@ -4,8 +4,10 @@ They implement `GroupConsumer` of `tidemark.engine.ports`.
 """
 
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import BinaryIO
 
 from tidemark.decode.render.jsonl import JsonLines
@@ -15,6 +17,8 @@ from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 
+BLOCK_BYTES = 1 << 16  # that are searched for the end of a line at a time
+LINE_BEGIN = b'{"op":'
 FILE_MODE = 0o600  # of a new file: it has values of rows
 WRITABLE = "check deliver.jsonl_file and the free space there; unconfirmed changes are delivered again after a restart"
 
@@ -53,7 +57,8 @@ class NullConsumer:
 class JsonlConsumer(NullConsumer):
     """Writes one JSON line for each change; a group is confirmed once its lines are written.
 
-    At least once: lines of a group that was written but not confirmed before a kill are written again.
+    At least once: lines of a group that was written but not confirmed before a kill are written again. A line of which
+    only a part was written, before a kill or on a full disk, is removed at the next start.
     """
 
     def __init__(self, file: str, databases: Mapping[Oid, str]) -> None:
@@ -71,6 +76,8 @@ class JsonlConsumer(NullConsumer):
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._stream = os.fdopen(os.open(self._file, flags, FILE_MODE), "ab")
+            if stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode):
+                _end_last_line(self._file, self._stream)
         except OSError as error:
             raise ConsumerFailed(f"cannot write {self._file}: {error.strerror}", hint=WRITABLE) from error
 
@@ -91,3 +98,24 @@ class JsonlConsumer(NullConsumer):
         """Close the file."""
         if self._stream is not None and self._file != STANDARD_OUTPUT:
             self._stream.close()
+
+
+def _end_last_line(path: str, stream: BinaryIO) -> None:
+    """Remove the part of a line at the end of a file; end it instead if it is no line of ours."""
+    with Path(path).open("rb") as file:
+        begin = end = file.seek(0, os.SEEK_END)
+        found = -1
+        while begin and found < 0:
+            size = min(BLOCK_BYTES, begin)
+            begin = file.seek(begin - size)
+            found = file.read(size).rfind(b"\n")
+        line = begin + found + 1
+        file.seek(line)
+        first = file.read(len(LINE_BEGIN))
+    if line == end:
+        return
+    if LINE_BEGIN.startswith(first):
+        os.truncate(path, line)
+    else:
+        stream.write(b"\n")
+        stream.flush()
