@@ -30,7 +30,7 @@ def lsn(text: str) -> Lsn:
     return parse_lsn(text)
 
 
-class Seconds(click.FloatRange):
+class FiniteSeconds(click.FloatRange):
     """A time, which has an end."""
 
     def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -141,7 +141,7 @@ def request_deadline_option(default_s: float) -> Callable[[click.decorators.FC],
     """Return the option for how long a command waits for the answer to its request, which stays after that."""
     return click.option(
         "--deadline-s",
-        type=Seconds(min=0),
+        type=FiniteSeconds(min=0),
         default=default_s,
         show_default=True,
         help="Return after this time and report what is missing; the request is kept.",

@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import Seconds, config_option, json_option, state_option
+from tidemark_ctl.options import FiniteSeconds, config_option, json_option, state_option
 
 DEADLINE_S_DEFAULT = 60.0
 
@@ -13,7 +13,7 @@ DEADLINE_S_DEFAULT = 60.0
 @config_option
 @click.option(
     "--deadline-s",
-    type=Seconds(min=0, min_open=True),
+    type=FiniteSeconds(min=0, min_open=True),
     default=DEADLINE_S_DEFAULT,
     show_default=True,
     help="A leg that takes longer counts as broken.",

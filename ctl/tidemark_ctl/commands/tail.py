@@ -6,7 +6,7 @@ from tidemark.runtime.seed.wait_times import WAIT_S_DEFAULT
 from tidemark_ctl.loading import deferred
 from tidemark_ctl.options import (
     PATH,
-    Seconds,
+    FiniteSeconds,
     config_option,
     exclude_origin_option,
     lsn,
@@ -34,7 +34,7 @@ from tidemark_ctl.output.formats import FORMATS
 @transactions_option
 @click.option(
     "--wait-s",
-    type=Seconds(min=0),
+    type=FiniteSeconds(min=0),
     default=WAIT_S_DEFAULT,
     show_default=True,
     help="How long to wait for older transactions to end.",

@@ -3,12 +3,12 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import Seconds, config_option, json_option, state_option
+from tidemark_ctl.options import FiniteSeconds, config_option, json_option, state_option
 
 DEADLINE_S_DEFAULT = 120.0
 deadline_option = click.option(
     "--deadline-s",
-    type=Seconds(min=0),
+    type=FiniteSeconds(min=0),
     default=DEADLINE_S_DEFAULT,
     show_default=True,
     help="Return after this time and report what is missing.",
