@@ -106,7 +106,8 @@ def _tail_from_now(
     removed = 0
     while True:
         seed = read_seed(dsn, databases, wait_s=wait_s, observer=progress)
-        shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
+        names = seed.mirrors.remember(seed.databases)
+        shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, names))
         with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, on_disconnect=progress.on_disconnect) as changes:
             select_printed_rows(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)

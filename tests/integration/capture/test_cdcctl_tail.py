@@ -189,6 +189,28 @@ def test_a_start_far_behind_the_end_of_the_nodes_wal_is_refused(
     refused(done, ExitCode.CONFIG, "--from F/7000000 is after the end of the node's WAL, which is 0/")
 
 
+@pytest.mark.parametrize("form", ["jsonl", "debezium"])
+def test_changes_have_the_name_that_their_database_has_then(new_cluster: NewCluster, tmp_path: Path, form: str) -> None:
+    node = new_cluster()
+    for name in ("blue", "green"):
+        node.sql(f"CREATE DATABASE {name}")
+        node.sql("CREATE TABLE account (id int PRIMARY KEY)", name)
+    node.sql("CHECKPOINT")
+    options = ("--database", "blue", "--database", "green", "--format", form)
+    with running(tmp_path, "tail", node.dsn("postgres"), *options) as tail:
+        tail.wait_for_err(FOLLOWING)
+        node.sql("INSERT INTO account VALUES (1)", "blue")
+        node.sql("ALTER DATABASE blue RENAME TO old")
+        node.sql("ALTER DATABASE green RENAME TO blue")
+        node.sql("INSERT INTO account VALUES (2)", "blue")
+        node.sql("INSERT INTO account VALUES (3)", "old")
+        lines = [json.loads(line) for line in tail.wait_for_lines(3)]
+        tail.stop()
+    names = [line["source"]["db"] if form == "debezium" else line["database"] for line in lines]
+    assert [line["after"]["id"] for line in lines] == [1, 2, 3]
+    assert names == ["blue", "blue", "old"]
+
+
 def test_a_reader_that_has_read_enough_ends_it_without_an_error(cluster: Cluster, database: str) -> None:
     tail = subprocess.Popen(
         command("tail", cluster.dsn(database, ROLE)),
