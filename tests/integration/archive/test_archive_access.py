@@ -340,6 +340,10 @@ def test_a_segment_that_was_given_up_without_a_record_is_found_by_the_servers_co
         state = ("--state", made.store.folder.root)
         shown = succeeded(cdcctl("status", *state, TIDEMARK_ARCHIVE__FOLDER=str(made.node.spool.folder)))
         assert "never arrived, although the server reports them as archived" in shown.out.decode()
+        by_command, made.watch.archive = made.watch.archive, replace(made.watch.archive, filled_by="pg_receivewal")
+        made.look()
+        assert made.store.archiving().unrecorded == 0, "the server archives elsewhere"
+        made.watch.archive = by_command
         for name in names:
             (made.node.spool.folder / name).touch()
         made.seen()

@@ -87,7 +87,7 @@ class ArchivingWatch:
             return before
         user = answer.server if answer.is_on else None
         lost = Unrecorded()
-        if answer.is_on:
+        if answer.is_on and self.archive.filled_by == "archive_command":  # otherwise it is not for this spool
             lost = unrecorded(found, answer.archived_file, beginning.lsn, beginning.timeline)
         off_lsn, on_lsn = self._when_off(before, answer, found)
         absent = self._missing(found, off_lsn)

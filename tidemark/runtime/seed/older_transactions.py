@@ -16,8 +16,8 @@ class OlderTransactions(NodeUnfit):
     """Transactions that were open when the seed began did not end in time."""
 
     hint = (
-        "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend), or raise seed.wait_s; creating a "
-        "replication slot waits in the same way"
+        "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend), or raise seed.wait_s (--wait-s of "
+        "`cdcctl tail`); creating a replication slot waits in the same way"
     )
 
 
