@@ -29,7 +29,7 @@ from tidemark.io.state.switching import Switched
 from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.model.position import Pointer
+from tidemark.model.position import Pointer, Position
 from tidemark.runtime.capture.capture_settings import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_archive
 from tidemark.runtime.daemon.epoch_run import EpochRun
@@ -223,11 +223,22 @@ class Archive:
             context = self._context
             folder, identity = Path(self._settings.archive.folder), context.store.identity
             self._scan = MarkerScan(
-                folder, identity, start, self._watch_marker, metrics=context.metrics, log=context.log
+                folder,
+                identity,
+                start,
+                self._watch_marker,
+                metrics=context.metrics,
+                log=context.log,
+                delivered=self._delivered,
             )
             self._scan.start()
         if self._scan.error is not None:
             raise self._scan.error
+
+    def _delivered(self) -> Position | None:
+        """Return the position up to which changes were delivered; called by the scan's thread."""
+        delivered = self._store.marks().delivered
+        return delivered.pointer.position if delivered is not None else None
 
     def _watch_marker(self, lsn: Lsn, content: bytes) -> None:
         """Read a marker while another process delivers; called by the scan's thread."""

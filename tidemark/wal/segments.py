@@ -148,6 +148,10 @@ class TimelineHistory:
         fork_lsn = self.switch_lsn(timeline)
         return fork_lsn if fork_lsn is not None and fork_lsn < lsn else None
 
+    def contains(self, timeline: int, lsn: int) -> bool:
+        """Return whether WAL of `timeline` up to `lsn` is part of this history."""
+        return timeline in self and self.fork_before(timeline, lsn) is None
+
     def __contains__(self, timeline: object) -> bool:
         return any(span.timeline == timeline for span in self.spans)
 

@@ -43,6 +43,9 @@ def copy(archive: ArchivingServer, tmp_path: Path) -> Path:
     return Path(shutil.copytree(archive.spool.folder, tmp_path / "copy"))
 
 
+NO_NODE = "host=/nonexistent"
+
+
 class WatchedRing(Ring):
     """A ring with the fastest possible reader: it reads while a slice is put."""
 
@@ -101,7 +104,9 @@ def system_of(node: Cluster) -> SystemIdentifier:
 
 
 @contextmanager
-def following(folder: Path, start_lsn: Lsn, system: SystemIdentifier, timeline: int = 1) -> Iterator[Drained]:
+def following(
+    folder: Path, start_lsn: Lsn, system: SystemIdentifier, timeline: int = 1, *, dsn: str = NO_NODE
+) -> Iterator[Drained]:
     progress, arrived = Progress(received_lsn=start_lsn), Signal()
     ring = WatchedRing(progress)
     source = ArchiveInput(
@@ -113,6 +118,7 @@ def following(folder: Path, start_lsn: Lsn, system: SystemIdentifier, timeline: 
         arrived=arrived,
         metrics=Metrics("main"),
         log=get_log("test"),
+        dsn=dsn,
     )
     source.start()
     try:
@@ -240,6 +246,36 @@ def test_a_branch_that_left_before_what_was_read_is_refused_and_one_behind_it_is
     with following(copy, first, system, timeline=7) as drained:
         drained.until(lambda: drained.source.error is not None)
         assert isinstance(drained.source.error, DeadBranchDelivered)
+
+
+@pytest.mark.feature("I33")
+def test_a_branch_of_another_server_is_ignored_while_the_node_is_on_the_branch_that_was_read(
+    archive: ArchivingServer, copy: Path
+) -> None:
+    first, system, node = ArchiveFolder(copy).first_lsn(), system_of(archive.node), archive.node
+    segments = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    late = [(path, path.read_bytes()) for path in segments[-1:]]
+    segments[-1].unlink()
+    left_lsn = format_lsn(Lsn(first + MB + 8192))
+    (copy / "00000002.history").write_text(f"1\t{left_lsn}\tno recovery target specified\n")
+    for segment in segments[1:-1]:
+        shutil.copy(segment, copy / segment.name.replace("00000001", "00000002", 1))
+    read_lsn = Lsn(first + 2 * MB)
+    with following(copy, read_lsn, system, dsn=node.dsn()) as drained:
+        drained.until(lambda: len(drained.content) == MB * (len(segments) - 3))
+        for path, content in late:
+            path.write_bytes(content)
+        drained.until(lambda: len(drained.content) == MB * (len(segments) - 2))
+        assert drained.content == b"".join(path.read_bytes() for path in segments[2:])
+        assert drained.source.error is None
+    with following(copy, read_lsn, system) as drained:
+        drained.until(lambda: drained.source.error is not None)
+        error = drained.source.error
+        assert isinstance(error, DeadBranchDelivered)
+        for words in (f"timeline 2 of {copy} left at {left_lsn} timeline 1", format_lsn(read_lsn), "does not answer"):
+            assert words in str(error)
+        assert f"move {copy}/00000002* out of the archive" in error.hint
+        assert "cdcctl rewind" in error.hint
 
 
 def test_the_archive_of_another_cluster_is_refused(copy: Path) -> None:

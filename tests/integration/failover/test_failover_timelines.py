@@ -123,6 +123,24 @@ def test_a_start_behind_a_fork_keeps_the_catalog_history_of_the_page_that_it_beg
     assert after == {"id": 2, "note": None, **dict.fromkeys(columns), columns[-1]: 7}
 
 
+@pytest.mark.feature("I33")
+def test_a_state_that_was_created_on_the_page_of_a_fork_keeps_its_catalog_base_at_each_start_of_the_archiver(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
+    fork(node)
+    left_lsn = parse_lsn((node.node.data / "pg_wal" / "00000002.history").read_text().split()[1])
+    with paired(node, tmp_path, options={"TIDEMARK_WATCHDOG__RESTART_S": "20"}) as pair:
+        assert first_page_lsn(pair.sidecar.restart_lsn()) <= left_lsn < pair.sidecar.restart_lsn()
+        pair.switch_off()
+        for number in (1, 2):
+            pair.insert(number)
+            pair.catch_up()
+            pair.archiver.stop()
+            pair.archiver.start()
+        pair.insert(3)
+        assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2, 3]
+
+
 @contextmanager
 def lost(node: ArchivingServer, pair: Pair, segment: str) -> Iterator[None]:
     """Remove a segment for a while: the archiver stops there and reports the range, and again after a restart."""

@@ -113,8 +113,22 @@ class ArchiveFolder:
         self.format = first.format
         self._files = _files(names, kinds, self.segment_bytes)
         self._histories = {name: file for name, file in names.items() if file_kind(name) is FileKind.HISTORY}
-        known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
-        self.history = self._history(timeline or max(known))  # the latest, as recovery does
+        segments_of = {found for found, _ in self._files}
+        self._timelines = segments_of | {TimelineId(int(name[:8], 16)) for name in self._histories}
+        self.history = self._history(timeline or max(self._timelines))  # the latest, as recovery does
+
+    def follow_through(self, timeline: TimelineId, lsn: Lsn) -> bool:
+        """Follow the latest timeline that contains WAL of `timeline` up to `lsn`; return whether there is one."""
+        for found in sorted(self._timelines, reverse=True):
+            history = self.history if found == self.history.timeline else self._history(found)
+            if history.contains(timeline, lsn):
+                self.history = history
+                return True
+        return False
+
+    def last_segment(self, timeline: TimelineId) -> SegmentNo | None:
+        """Return the last segment of one timeline, also of one that is not followed; None if there is none."""
+        return max((number for found, number in self._files if found == timeline), default=None)
 
     def first_lsn(self) -> Lsn:
         """Return the first LSN in the folder on the followed history."""
@@ -328,14 +342,14 @@ def _files(
     return found
 
 
-def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[WalSlice]:
+def read_between(archive: ArchiveFolder, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[WalSlice]:
     """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` if it is incomplete."""
     lsn = start_lsn
-    for piece in ArchiveFolder(folder, complete_only=True, of=of).read(start_lsn):
+    for piece in archive.read(start_lsn):
         data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
         for at in range(0, len(data), SLICE_BYTES_MAX):
             yield WalSlice(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)
         lsn = Lsn(piece.start_lsn + len(data))
         if lsn == end_lsn:
             return
-    raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)} is not in {folder}")
+    raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)} is not in {archive.folder}")

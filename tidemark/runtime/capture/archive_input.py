@@ -3,7 +3,8 @@
 A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread. So does a segment that
 stays incomplete for as long: some tools write in place. The thread waits for a segment that is missing at the end.
 The folder is listed again only after it changed. Timelines are followed as in recovery: the latest timeline that
-descends from ours. A timeline that left ours before what was already read is another branch, and ends the thread, too.
+descends from ours. A timeline that left ours before what was already read is another branch (`archive_branch`): it ends
+the thread, too, unless the node is on ours.
 """
 
 import time
@@ -16,12 +17,12 @@ from tidemark.io.archive.segment_file import DamagedFile
 from tidemark.io.host.folder_changes import FolderChanges
 from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
-from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId
 from tidemark.model.position import Position
+from tidemark.runtime.capture.archive_branch import ArchiveBranch
 from tidemark.runtime.capture.network import Reached
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
-from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
 
@@ -44,9 +45,13 @@ class ArchiveInput(SourceThread):
         arrived: Signal,
         metrics: Metrics,
         log: Log,
+        dsn: str,
         delivered: Position | None = None,
     ) -> None:
-        """`timeline`: of the ring's end, or an earlier one that led to it; `delivered`: by an earlier run."""
+        """`timeline`: of the ring's end, or an earlier one that led to it; `delivered`: by an earlier run.
+
+        `dsn`: of the node, which is asked for its timeline if the archive contains two branches.
+        """
         super().__init__("archive", arrived)
         self._folder = folder
         self._ring = ring
@@ -54,6 +59,7 @@ class ArchiveInput(SourceThread):
         self._timeline = timeline
         self._delivered = Reached.by_delivering(delivered)
         self._logged_timeline = timeline  # the latest one
+        self._branch = ArchiveBranch(dsn, system_identifier, log)
         self._is_behind = False  # the archive does not contain the delivered timeline yet
         self._progress = progress
         self._metrics = metrics
@@ -68,7 +74,6 @@ class ArchiveInput(SourceThread):
             if archive is None:
                 self._stopping.wait(POLL_S)
                 continue
-            self._check_timeline(archive)
             self._link = Link.STREAMING
             end_lsn = self._ring.write_lsn
             try:
@@ -101,10 +106,10 @@ class ArchiveInput(SourceThread):
         except NoWal:
             return None  # not yet
         check_same_cluster(archive, self._system_identifier)
-        if archive.history.timeline < self._delivered.timeline:
+        if archive.history.timeline < self._delivered.timeline or not self._follow(archive):
             self._wait_for_fork()
             return None
-        return archive
+        return None if self._stopping.is_set() else archive
 
     def _wait_for_fork(self) -> None:
         """Log once that the delivered position is on a timeline of which nothing is archived yet."""
@@ -114,22 +119,19 @@ class ArchiveInput(SourceThread):
                 "the archive does not contain the delivered timeline yet", timeline=self._delivered.timeline
             )
 
-    def _check_timeline(self, archive: ArchiveFolder) -> None:
-        """Check that the archive's latest timeline descends from ours, and left it behind the WAL that was read."""
-        latest = archive.history.timeline
+    def _follow(self, archive: ArchiveFolder) -> bool:
+        """Follow the archive's latest timeline that contains the WAL that was read; return whether there is one."""
         received = Reached(self._timeline, self._ring.write_lsn)
         reached = max(self._delivered, received)
-        fork_lsn = archive.history.fork_before(reached.timeline, reached.lsn)
-        if fork_lsn is not None or reached.timeline not in archive.history:
-            error = DeadBranchDelivered(
-                f"timeline {latest} of {self._folder} does not descend from timeline {reached.timeline} at or "
-                f"after {format_lsn(reached.lsn)}, the end of the WAL that was read"
-            )
-            error.fork_lsn = fork_lsn if reached == received else None
-            raise error
+        if not archive.history.contains(*reached):
+            self._branch.check(archive, reached, is_delivered=reached != received)
+            if not archive.follow_through(*reached):
+                return False
+        latest = archive.history.timeline
         if latest not in (self._timeline, self._logged_timeline):
             self._logged_timeline = latest
             self._log.info("the archive has a later timeline", timeline=self._timeline, next_timeline=latest)
+        return True
 
     def _put(self, piece: WalSlice) -> bool:
         """Put a piece into the ring, slice by slice, as there is space; return whether all of it was put."""

@@ -14,7 +14,7 @@ from typing import Protocol, Self
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
 from tidemark.engine.ring import Ring
-from tidemark.io.archive.archive import read_between
+from tidemark.io.archive.archive import ArchiveFolder, read_between
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.process.config import Config, RetryConfig
 from tidemark.io.process.metrics import Metrics
@@ -176,6 +176,7 @@ def from_archive(
         metrics=context.metrics,
         log=context.log,
         delivered=delivered,
+        dsn=settings.dsn,
     )
     return WalSource(ring, ring, lease, progress, source, Path(settings.archive_folder))
 
@@ -189,6 +190,7 @@ class LiveBuffer:
         """Make a buffer that begins at `here`, where the node's WAL ends now; a node without `delivered` ends it."""
         self._archive = Path(settings.archive_folder)
         self._system_identifier = context.store.identity.system_identifier
+        self._timeline = here.timeline
         self.start_lsn = first_page_lsn(here.flush_lsn)
         self._ring, self._lease = new_ring(settings.ring_bytes, self.start_lsn, context.metrics), StreamLease()
         self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
@@ -227,10 +229,14 @@ class LiveBuffer:
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
             return WalSource(self._ring, RingFrom(self._ring, page_lsn), self._lease, self._progress, self._network)
-        earlier = read_between(self._archive, page_lsn, self.start_lsn, self._system_identifier)
-        return WalSource(
-            self._ring, ArchiveThenRing(earlier, self._ring), self._lease, self._progress, self._network, self._archive
-        )
+        slices = ArchiveThenRing(self._read_earlier(page_lsn), self._ring)
+        return WalSource(self._ring, slices, self._lease, self._progress, self._network, self._archive)
+
+    def _read_earlier(self, page_lsn: Lsn) -> Iterator[WalSlice]:
+        """Yield the archived WAL before the buffer; the folder is listed by the thread that reads it."""
+        of = self._system_identifier
+        archive = ArchiveFolder(self._archive, self._timeline, complete_only=True, of=of)
+        yield from read_between(archive, page_lsn, self.start_lsn)
 
 
 class RingFrom:

@@ -14,6 +14,8 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.message_prefix import MARKER_PREFIX
+from tidemark.model.position import Position
+from tidemark.runtime.capture.network import Reached
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
 from tidemark.runtime.replay.archive_damage import in_archive
@@ -41,14 +43,19 @@ class MarkerScan(SourceThread):
         *,
         metrics: Metrics,
         log: Log,
+        delivered: Callable[[], Position | None] = lambda: None,
     ) -> None:
-        """Begin with the segment that contains `start_lsn`; earlier markers were read already."""
+        """Begin with the segment that contains `start_lsn`; earlier markers were read already.
+
+        `delivered`: by the other process; the timeline of a server that does not have it is not scanned.
+        """
         super().__init__("marker-scan", Signal())
         self._identity = identity
         self._segment_bytes = identity.segment_bytes
         self._folder = folder
         self._metrics = metrics
         self._log = log
+        self._delivered = delivered
         self._on_content = on_content
         self._start_lsn = start_lsn
         self.read_lsn = segment_start(segment_of(start_lsn, self._segment_bytes), self._segment_bytes)
@@ -73,6 +80,7 @@ class MarkerScan(SourceThread):
         except NoWal:
             return  # not yet
         check_same_cluster(archive, self._identity.system_identifier)
+        archive.follow_through(*Reached.by_delivering(self._delivered()))
         try:
             for piece in archive.read_what_is_there(self.read_lsn):
                 self._read(piece)

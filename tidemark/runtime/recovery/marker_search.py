@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tidemark.engine.dead_branch import DeadBranch, precedes
-from tidemark.io.archive.archive import read_between
+from tidemark.io.archive.archive import ArchiveFolder, read_between
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import load_marker_key
@@ -64,12 +64,16 @@ def newest_marked(
 
 def sources_of(config: Config, store: StateStore, stage: Stage, history: TimelineHistory) -> Sequence[ReadWal]:
     """Return the sources of WAL in this stage, the more probable one first."""
-    archive = [partial(_from_archive, config, store)] if config.has_archive else []
+    archive = [partial(_from_archive, config, store, history)] if config.has_archive else []
     return [partial(_from_node, config, store, history), *archive] if stage is Stage.REALTIME else archive
 
 
-def _from_archive(config: Config, store: StateStore, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[WalSlice]:
-    return read_between(Path(config.archive.folder), start_lsn, end_lsn, store.identity.system_identifier)
+def _from_archive(
+    config: Config, store: StateStore, history: TimelineHistory, start_lsn: Lsn, end_lsn: Lsn
+) -> Iterator[WalSlice]:
+    archive = ArchiveFolder(Path(config.archive.folder), complete_only=True, of=store.identity.system_identifier)
+    archive.history = history  # NB: the archive may contain later timelines of other servers
+    return read_between(archive, start_lsn, end_lsn)
 
 
 def _from_node(

@@ -44,7 +44,7 @@ class WalDecoding:
     ) -> None:
         """`timeline`: of the first slice, or that of a position which the WAL leads to; a start may lie before it.
 
-        `on_fork` is called at each change to a later timeline, before anything of that is decoded.
+        `on_fork` is called at each change to a later timeline behind the start, before anything of that is decoded.
         """
         self.framer = framer
         framer.leave_out(decoder.quiet)
@@ -64,7 +64,9 @@ class WalDecoding:
         """Do the same, but yield small transactions in runs."""
         if wal_slice.timeline != self.timeline:
             self._follow(wal_slice)
-            if self._on_fork is not None and wal_slice.timeline > self.timeline:
+            is_later = wal_slice.timeline > self.timeline
+            # NB: a start may be on the page of a fork, after it: an earlier run or the seed has passed that fork.
+            if self._on_fork is not None and is_later and self.framer.position <= wal_slice.start_lsn:
                 self._on_fork(wal_slice.start_lsn, wal_slice.timeline)
             self.timeline = self.decoder.timeline = wal_slice.timeline
         self.framer.feed(wal_slice.start_lsn, wal_slice.data)
