@@ -16,6 +16,7 @@ match sys.argv[1:]:
         sys.exit(__doc__)
 os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages that this Python has
 spark = SparkSession.builder.master("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # others read INT96 wrongly beyond 2262
 changes = (
     spark.readStream.format("tidemark")
     .options(state=state, table="public.orders", reader="orders_to_parquet", startingPosition="earliest")
