@@ -11,7 +11,7 @@ import numpy as np
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.debezium_schemas import key_schema, table_envelope
-from tidemark.decode.render.flat_json import FLAT_METADATA, flat_lines
+from tidemark.decode.render.flat_json import FLAT_METADATA, flat_lines, flat_sides
 from tidemark.decode.render.placed_lines import Lines, LineWriter
 from tidemark.decode.render.row_keys import key_lines
 from tidemark.engine.pool.batch import Batch
@@ -47,7 +47,7 @@ class _JsonRecords(Serializer):
         if AFTER not in batch.arrow.schema.names:
             raise SerializerFailed(f"{type(self).__name__}: the rows of {batch.table} are flat: omit Flatten")
         shown = ChangeBatch(_DATABASE, shown_relation(batch), batch.arrow)
-        sides = Sides(shown.relation, shown.rows)
+        sides = self._sides(shown)
         values = self._values(shown, sides, batch.database, now_ns)
         if values is None:
             return ()
@@ -77,6 +77,10 @@ class _JsonRecords(Serializer):
         """Return what stands before the payload of each key and of each value; empty: they are the payload alone."""
         del shown
         return b"", b""
+
+    def _sides(self, shown: ChangeBatch) -> Sides:
+        """Return the rows of a batch in the forms of keys."""
+        return Sides(shown.relation, shown.rows)
 
     @abstractmethod
     def _values(self, shown: ChangeBatch, sides: Sides, database: str, now_ns: int) -> Lines | None:
@@ -137,8 +141,11 @@ class FlatJson(_JsonRecords):
     """Only the row: its columns, then `__op` and `__deleted`; of a deleted row the known columns.
 
     An update that changes the key is a delete and an insert. Unchanged values that are not in WAL are left out. The
-    forms of values are those of `cdcctl decode --format jsonl`.
+    forms of values, also in keys, are those of `cdcctl decode --format jsonl`.
     """
+
+    def _sides(self, shown: ChangeBatch) -> Sides:
+        return flat_sides(shown)
 
     def _values(self, shown: ChangeBatch, sides: Sides, database: str, now_ns: int) -> Lines | None:
         del database, now_ns

@@ -68,3 +68,36 @@ def test_numbers_are_those_that_postgresql_prints_in_values_keys_and_arrays(
     assert [key for key, _ in records] == [{"id": text} for text in printed]
     assert [(value["id"], value["list"]) for _, value in records] == [(text, [text]) for text in printed]
     assert {value["single"] for _, value in records} == {0.1}
+
+
+def test_the_key_of_a_flat_record_has_the_forms_of_its_value(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    records: list[tuple[dict[str, object], dict[str, object] | None]] = []
+
+    def handle(change: Change | SerializedChange) -> None:
+        assert isinstance(change, SerializedChange)
+        records.append((json.loads(change.key or b""), None if change.value is None else json.loads(change.value)))
+
+    columns = {"day": "date", "at": "timestamptz", "blob": "bytea", "span": "interval", "clock": "time", "one": "real"}
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    cluster.sql(f"CREATE TABLE event ({declared}, note text, PRIMARY KEY ({', '.join(columns)}))", database)
+    first = "'2024-02-29', '2024-02-29 12:00:00.5Z', '\\xc3a9', '1 day 02:03', '23:59:59.25', 0.1, 'a'"
+    with Engine(
+        cluster.dsn(database),
+        state=tmp_path / "state",
+        change_handler=handle,
+        serializer=FlatJson(),
+        settings={"copy": {"enabled": False}},
+    ) as engine:
+        for statement in (
+            f"INSERT INTO event VALUES ({first})",
+            "UPDATE event SET day = '2024-03-01', blob = '\\x00'",
+            "DELETE FROM event",
+        ):
+            cluster.sql(statement, database)
+        wait_until(lambda: len(records) == 6 or engine.wait(0))
+    keys, values = zip(*records, strict=True)
+    assert [value and value["__op"] for value in values] == ["i", "d", None, "i", "d", None]
+    assert [key["day"] for key in keys] == ["2024-02-29"] * 3 + ["2024-03-01"] * 3
+    for key, value in records:
+        assert [*key] == [*columns]
+        assert value is None or key == {name: value[name] for name in columns}

@@ -1,6 +1,6 @@
 """The rows of a batch as Debezium events: which rows, with which op, `before` and `after`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -13,17 +13,25 @@ from tidemark.decode.render.json_columns import NULL, fixed
 from tidemark.decode.render.placed_lines import Piece
 from tidemark.decode.render.row_kinds import OPS, RowFlags, RowKind, json_string, letters
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
-from tidemark.model.relation import TABLEOID_NUMBER, Relation
+from tidemark.model.relation import TABLEOID_NUMBER, Column, Relation
 
 LETTERS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.COPY: "r"}  # rows of other ops have no line
 
 NumberedColumns = Mapping[int, TextColumn]  # by their index in the structs
 
 
+ValueForm = Callable[[Column, pa.Array], TextColumn]  # of the values of a column
+
+
+def debezium_form(column: Column, values: pa.Array) -> TextColumn:
+    """Return the values of a column in Debezium's forms."""
+    return form_of(column)(values)
+
+
 class Sides:
     """The old and the new rows of a batch."""
 
-    def __init__(self, relation: Relation, rows: pa.RecordBatch) -> None:
+    def __init__(self, relation: Relation, rows: pa.RecordBatch, form: ValueForm = debezium_form) -> None:
         self._relation = relation
         self._rows = rows
         self._named = tuple(
@@ -31,6 +39,7 @@ class Sides:
             for index, column in enumerate(relation.live_columns)
             if column.number != TABLEOID_NUMBER  # of a partitioned table: the connector has no such column
         )
+        self._form = form
         self._old = self._columns(BEFORE)
         self._new = self._columns(AFTER)
 
@@ -38,7 +47,7 @@ class Sides:
         struct = self._rows.column(side)
         if struct.null_count == len(struct):
             return {}
-        return {index: form_of(column)(struct.field(index)) for index, column in self._named}
+        return {index: self._form(column, struct.field(index)) for index, column in self._named}
 
     @cached_property
     def moved(self) -> RowFlags | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tidemark.decode.render.debezium_rows import Sides
 from tidemark.decode.render.json_columns import fixed
-from tidemark.decode.render.jsonl import RowObjects
+from tidemark.decode.render.jsonl import RowObjects, column_text
 from tidemark.decode.render.placed_lines import Lines, Piece
 from tidemark.decode.render.row_kinds import kinds_of
 from tidemark.model.change import ChangeBatch, Op
@@ -17,10 +17,15 @@ from tidemark.model.change import ChangeBatch, Op
 FLAT_METADATA = ("__op", "__deleted")
 
 
+def flat_sides(batch: ChangeBatch) -> Sides:
+    """Return the rows of a batch for its lines and their keys, which have the same forms."""
+    return Sides(batch.relation, batch.rows, lambda _column, values: column_text(values))
+
+
 def flat_lines(batch: ChangeBatch, sides: Sides) -> Lines | None:
     """Return a line for each row, two for one that changes its key; None if there are no rows.
 
-    `sides`: of the batch.
+    `sides`: of `flat_sides`.
     """
     rows = batch.rows
     if not len(rows):

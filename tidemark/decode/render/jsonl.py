@@ -230,7 +230,9 @@ class RowObjects:
         identity = relation.identity_columns or relation.primary_key
         self._key = {index for index, column in enumerate(relation.live_columns) if column.number in identity}
         self._old, self._new = (
-            [_column(struct.field(index)) for index in range(len(self._names))] if struct.null_count < len(rows) else []
+            [column_text(struct.field(index)) for index in range(len(self._names))]
+            if struct.null_count < len(rows)
+            else []
             for struct in (rows.column(BEFORE), rows.column(AFTER))
         )
 
@@ -272,7 +274,8 @@ class RowObjects:
         return [*pieces, b"}"]
 
 
-def _column(values: pa.Array) -> TextColumn:
+def column_text(values: pa.Array) -> TextColumn:
+    """Return the values of a column in the forms of these lines."""
     return next(form for is_it, form in _BY_ARROW_TYPE if is_it(values.type))(values)
 
 
@@ -285,5 +288,5 @@ _BY_ARROW_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Form], ...] = (
     (pa.types.is_date32, dates),
     (pa.types.is_decimal, decimals),
     (pa.types.is_binary, in_hex),
-    (pa.types.is_list, lambda values: lists(values, _column)),
+    (pa.types.is_list, lambda values: lists(values, column_text)),
 )
