@@ -3,7 +3,8 @@
 import pyarrow as pa
 from pyarrow import flight
 
-from tidemark.io.flight.server_address import PLAIN, TLS, ServerAddress, uses_tls
+from tidemark.io.flight.server_address import PLAIN, TLS, ServerAddress
+from tidemark.io.flight.tls_probe import uses_tls
 from tidemark.io.host.disk import StateFull
 from tidemark.io.readers.outbox import OutboxTrimmed, ReaderLapsed
 from tidemark.io.readers.reader_use import OtherReaderKind, ReaderTakenOver

@@ -2,9 +2,8 @@
 
 import ipaddress
 import os
-import socket
-import ssl
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit
@@ -16,7 +15,6 @@ from tidemark.model.secret import Secret
 TLS = "grpc+tls"
 PLAIN = "grpc"
 UNIX = "grpc+unix"
-_PROBE_S = 2.0  # on this host
 _HOW_TO_COPY = "copy STATE/server.token of the server's host to a file that only you can read, and name it"
 
 
@@ -66,7 +64,10 @@ class ServerAddress:
                 f"the server at {url} requires a token",
                 hint=f"{_HOW_TO_COPY} with tokenFile, or --token-file of cdcctl",
             )
-        return cls(url, read_token(token_file, "the token"), _read_roots(roots_file) if roots_file is not None else b"")
+        roots = b""
+        if roots_file is not None:
+            roots = import_module("tidemark.io.flight.tls_probe").read_roots(roots_file)
+        return cls(url, read_token(token_file, "the token"), roots)
 
 
 def unix_url(path: Path) -> str:
@@ -97,32 +98,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def uses_tls(url: str) -> bool:
-    """Return whether the server at a TCP address answers as TLS does; its certificate is not checked, nothing sent."""
-    parts = urlsplit(url)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=_PROBE_S) as connection:
-            connection.settimeout(_PROBE_S)
-            context.wrap_socket(connection).close()
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _read_roots(path: Path) -> bytes:
-    hint = "name a file in PEM with tlsRoots, or --tls-roots of cdcctl"
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        content = path.read_bytes()
-        context.load_verify_locations(cafile=path)
-    except ssl.SSLError:
-        pass  # as without a certificate
-    except OSError as error:
-        raise BadServerAddress(f"the certificates {path} cannot be read: {error.strerror}", hint=hint) from error
-    if not context.cert_store_stats()["x509"]:
-        raise BadServerAddress(f"{path} has no certificate in PEM", hint=hint)
-    return content
