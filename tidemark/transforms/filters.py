@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.engine.pool.batch import Batch
-from tidemark.transforms.expressions import BoundExpression, SqlExpression
+from tidemark.transforms.expressions.sql_expression import BoundExpression, SqlExpression
 from tidemark.transforms.transform import BadTransform, BoundTransform, TableShape, Transform, checked_operations
 
 PLACEHOLDER = re.compile(r"\{(\w*)\}")

@@ -11,7 +11,7 @@ from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, Session, database_in, sql
 from tidemark import Batch, Engine, Filter, Route
 from tidemark.decode.types.registry import arrow_struct
-from tidemark.transforms.expressions import BadExpression
+from tidemark.transforms.expressions.sql_expression import BadExpression
 from tidemark.transforms.plan import TransformPlans
 
 SAMPLES = Path(__file__).parents[2] / "support" / "samples" / "conditions"

@@ -430,22 +430,25 @@ def contents_of(values: "Iterable[OutboxValue]") -> "list[tuple[ValueHeader, byt
     return [(value.header, bytes(value.payload)) for value in values]
 
 
-def begun_stream(state: Path) -> "tuple[FlightOutbox, Iterator[OutboxValue], list[OutboxValue]]":
-    """Return a patient client, and a stream of more than is under way, with its first value."""
+def cut_stream(
+    state: Path, served: subprocess.Popen[str]
+) -> "tuple[FlightOutbox, Iterator[OutboxValue], list[OutboxValue]]":
+    """Return a patient client, and a stream of more than is under way, with its first value; the server is killed."""
     for number in range(2, 10):
         feed(state, [groups.insert(100 * number, groups.text_relation("note"), "n" * LARGE)])
     address = ServerAddress.parse(f"grpc+unix://{state / 'server.sock'}")
     outbox = FlightOutbox(address, outage_s=10 * STOP_S)
     values = outbox.read(NO_SEQUENCE, Sequence(18))
-    return outbox, values, [next(values)]
+    found = [next(values)]
+    served.kill()
+    served.wait()
+    return outbox, values, found
 
 
 def test_a_patient_client_outlives_a_restart_of_the_server_in_a_request_and_in_a_stream(
     state: Path, served: subprocess.Popen[str]
 ) -> None:
-    outbox, values, found = begun_stream(state)
-    served.kill()
-    served.wait()
+    outbox, values, found = cut_stream(state, served)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(outbox.head)
         with pytest.raises(ServerUnreachable):
@@ -462,9 +465,7 @@ def test_a_patient_client_outlives_a_restart_of_the_server_in_a_request_and_in_a
 def test_a_stream_does_not_continue_with_the_values_of_another_outbox(
     state: Path, served: subprocess.Popen[str]
 ) -> None:
-    _, values, _ = begun_stream(state)
-    served.kill()
-    served.wait()
+    _, values, _ = cut_stream(state, served)
     make_state(state.parent / "new", "0c0d")
     state.rename(state.parent / "old")
     (state.parent / "new").rename(state)

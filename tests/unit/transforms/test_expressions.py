@@ -6,9 +6,9 @@ import pytest
 from tests.support.samples.changed_rows import SampleRow, batch_of, columns_of, customers
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, TypeDescription, TypeKind
-from tidemark.transforms.expression_types import ComparedAs, SqlType, type_of_column
-from tidemark.transforms.expression_values import cast
-from tidemark.transforms.expressions import BadExpression, SqlExpression
+from tidemark.transforms.expressions.casts import cast
+from tidemark.transforms.expressions.sql_expression import BadExpression, SqlExpression
+from tidemark.transforms.expressions.sql_types import ComparedAs, SqlType, type_of_column
 from tidemark.transforms.transform import TableShape, TransformFailed
 
 ANN = {"id": 1, "name": "Ann", "email": "ann@x.org", "total": "10.50", "score": 1.5, "vip": True}

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from tidemark.transforms.expression_types import SqlType, UnfitType, hint_of
-from tidemark.transforms.expression_values import as_number
+from tidemark.transforms.expressions.casts import as_number
+from tidemark.transforms.expressions.sql_types import SqlType, UnfitType, hint_of
 
 UnaryFunction = Callable[[pa.Array], pa.Array]
 BinaryFunction = Callable[[pa.Array, pa.Array], pa.Array]

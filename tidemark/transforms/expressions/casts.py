@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.decode.types.families.float_text import double_text, single_text
-from tidemark.transforms.expression_types import (
+from tidemark.transforms.expressions.sql_types import (
     NAIVE,
     SPACES,
     UTC,
@@ -55,6 +55,11 @@ def each_pair(function: Callable[[object, object], bool], left: pa.Array, right:
     )
     found = [None if None in pair else function(*pair) for pair in zip(first, second, strict=True)]
     return pa.array(found, pa.bool_())
+
+
+def without_padding(values: pa.Array) -> pa.Array:
+    """Return texts without trailing spaces."""
+    return pc.utf8_rtrim(values, characters=" ")
 
 
 def as_number(values: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -182,7 +187,7 @@ def _cast_to_text(source: SqlType, described: str) -> Convert:
     found = source.arrow
     if is_text(found):
         if source.kind is ComparedAs.PADDED:
-            return lambda values: pc.utf8_rtrim(values, characters=" ")
+            return without_padding
         return _with_mask if source.has_mask else lambda values: values
     if pa.types.is_floating(found) and found.bit_width in DIGITS_OF_FLOATS:
         form, shown = ("<f", single_text) if found.bit_width == 32 else ("<d", double_text)

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from tidemark.model.change import AFTER, BEFORE, Op
-from tidemark.transforms.expression_names import called, offset
-from tidemark.transforms.expression_operators import (
+from tidemark.transforms.expressions.casts import cast, cast_to_numeric, with_common_type
+from tidemark.transforms.expressions.comparisons import COMPARISONS, comparison, is_exact_in
+from tidemark.transforms.expressions.operators import (
     ARITHMETIC,
     LOGIC,
     OF_ASCII,
@@ -24,8 +25,7 @@ from tidemark.transforms.expression_operators import (
     is_true,
     joined,
 )
-from tidemark.transforms.expression_order import COMPARISONS, comparison, is_exact_in
-from tidemark.transforms.expression_types import (
+from tidemark.transforms.expressions.sql_types import (
     ComparedAs,
     SqlType,
     UnfitType,
@@ -35,7 +35,7 @@ from tidemark.transforms.expression_types import (
     plain,
     type_of_column,
 )
-from tidemark.transforms.expression_values import cast, cast_to_numeric, with_common_type
+from tidemark.transforms.expressions.written_names import called, offset
 from tidemark.transforms.transform import BadTransform, TableShape
 
 CHANGE_COLUMNS = {"op": "_op", "commit_time": "_commit_time", "xid": "_xid", "origin": "_origin"}

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from tidemark.transforms.expression_types import (
+from tidemark.transforms.expressions.casts import Convert, as_number, each_pair, without_padding
+from tidemark.transforms.expressions.sql_types import (
     UTC,
     ComparedAs,
     SqlType,
@@ -19,7 +20,6 @@ from tidemark.transforms.expression_types import (
     is_alike,
     is_number,
 )
-from tidemark.transforms.expression_values import Convert, as_number, each_pair
 
 Test = Callable[[pa.Array, pa.Array], pa.Array]
 
@@ -96,11 +96,6 @@ def _order_of_oid(left: SqlType, right: SqlType) -> ValueOrder:
 def _unsigned(values: pa.Array) -> pa.Array:
     wide = values.cast(pa.int64())
     return pc.if_else(pc.less(wide, 0), pc.add(wide, 1 << 32), wide)
-
-
-def without_padding(values: pa.Array) -> pa.Array:
-    """Return texts without trailing spaces."""
-    return pc.utf8_rtrim(values, characters=" ")
 
 
 def _plain_order(left: pa.DataType, right: pa.DataType) -> ValueOrder:

@@ -4,8 +4,8 @@
 
 `before.x` and `after.x` are columns of the two sides, `x` is that of the row that the change is about (`before` for a
 delete), `change.op`, `change.commit_time`, `change.xid` and `change.origin` describe the change. Names fold to lower
-case unless they are quoted, and NULL is not true, as in SQL. Only the operators of `expression_operators` and
-`expression_order` are permitted. Everything else is refused when the expression is made; columns and types are checked
+case unless they are quoted, and NULL is not true, as in SQL. Only the operators of `operators` and
+`comparisons` are permitted. Everything else is refused when the expression is made; columns and types are checked
 when it is bound to a table, where each node is evaluated on no rows. What could have another result than in PostgreSQL
 is refused there. An error names line and column.
 """
@@ -17,11 +17,12 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from tidemark.transforms.expression_binding import Binding, Evaluate
-from tidemark.transforms.expression_names import called, name_of, offset, word_place
-from tidemark.transforms.expression_operators import ARITHMETIC, LOGIC, OF_NUMBERS, OF_TEXTS, PATTERNS
-from tidemark.transforms.expression_order import COMPARISONS, without_padding
-from tidemark.transforms.expression_types import ComparedAs, is_text
+from tidemark.transforms.expressions.casts import without_padding
+from tidemark.transforms.expressions.comparisons import COMPARISONS
+from tidemark.transforms.expressions.operators import ARITHMETIC, LOGIC, OF_NUMBERS, OF_TEXTS, PATTERNS
+from tidemark.transforms.expressions.sql_types import ComparedAs, is_text
+from tidemark.transforms.expressions.terms import Binding, Evaluate
+from tidemark.transforms.expressions.written_names import called, name_of, offset, word_place
 from tidemark.transforms.transform import BadTransform, TableShape, TransformFailed
 
 CHARACTERS_MAX = 10_000
