@@ -32,7 +32,7 @@ from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark_ctl.requests.realtime_switch import slow_archiving
 from tidemark_ctl.requests.waiting import Echo, PolledAnswer, WaitReport
-from tidemark_ctl.views.processes import Process, send_request, start_hint
+from tidemark_ctl.views.processes import Process, send_request
 from tidemark_ctl.views.realtime_tree import GIVE_UP_HINT, Observation, missing_text, observe
 from tidemark_ctl.views.render import Tree
 
@@ -164,7 +164,7 @@ class EndToEndCheck:
 
     def _close(self, observed: Observation) -> None:
         """Decide the pending legs at the deadline: the first one is broken, legs behind it wait."""
-        through = LegName.CAPTURE if _goes_through_sidecar(observed) else LegName.ARCHIVE
+        through = _leg_before_consumer(observed)
         before = {
             LegName.CAPTURE: LegName.NODE,
             LegName.ARCHIVE: LegName.NODE,
@@ -238,9 +238,14 @@ class EndToEndCheck:
         return Leg(LegEnd.PENDING, f"{at}{reason}", hint or "see archive_command, pg_stat_archiver, and the node's log")
 
     def _consumer(self, observed: Observation, written: _SentMarker) -> Leg:
-        """Check whether the delivered position has passed the marker."""
+        """Check whether the delivered position has passed the marker, which the delivering process must have read.
+
+        The LSN alone does not show it: what was delivered of a lost branch can be beyond the marker.
+        """
         delivered = observed.view.delivered
-        if delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn:
+        is_past = delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn
+        is_read = self._legs[_leg_before_consumer(observed)].verdict in (LegEnd.PASSED, LegEnd.RESTS)
+        if delivered is not None and is_past and is_read:
             self._due = delivered.sequence
             return Leg(LegEnd.PASSED, f"delivered {delivered.pointer.position}")
         if not observed.sidecar.is_running and not observed.archiver.is_running:
@@ -252,7 +257,8 @@ class EndToEndCheck:
         at = f"delivered is {delivered.pointer.position}" if delivered is not None else "no change has been delivered"
         ledger = observed.view.ledger
         full = f"; the outbox has {ledger.byte_count} of {observed.view.identity.outbox_bytes_max} bytes"
-        return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(observed)}: {LOG_HINT}")
+        place = "but the marker has not been read" if is_past else f"before the marker{full}"
+        return Leg(LegEnd.PENDING, f"{at}, {place}", f"{self._deliverer(observed)}: {LOG_HINT}")
 
     def _readers(self, observed: Observation, written: _SentMarker) -> Leg:
         """Check whether every reader that has not lapsed has confirmed all that was delivered before the marker."""
@@ -306,6 +312,10 @@ def _leg_text(leg: Leg, deadline_s: float) -> str:
 
 def _goes_through_sidecar(observed: Observation) -> bool:
     return observed.view.stage in (Stage.REALTIME, Stage.RETURNED)
+
+
+def _leg_before_consumer(observed: Observation) -> LegName:
+    return LegName.CAPTURE if _goes_through_sidecar(observed) else LegName.ARCHIVE
 
 
 def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[str, str]:
@@ -368,7 +378,7 @@ def _unread(answer: Mapping[str, Json]) -> tuple[str, str]:
 def _broken_process(process: Process) -> Leg:
     role = process.role
     if not process.is_running:
-        return Leg(LegEnd.BROKEN, f"the {role.value} does not run", start_hint(role))
+        return Leg(LegEnd.BROKEN, f"the {role.value} does not run", process.start_hint)
     kills = "the archiver kills it" if role is Role.SIDECAR else "kill it and start it again"
     reason = f"the {role.value} hangs: its last heartbeat is {process.beat_age_s or 0:.0f} s old"
     return Leg(LegEnd.BROKEN, reason, f"{kills}; cdcctl realtime status")

@@ -33,7 +33,7 @@ from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, PolledAnswer, WaitReport
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
-from tidemark_ctl.views.processes import Process, process_now, send_request, start_hint
+from tidemark_ctl.views.processes import Process, process_now, send_request
 from tidemark_ctl.views.realtime_tree import GIVE_UP_HINT, missing_text
 
 if TYPE_CHECKING:
@@ -199,11 +199,11 @@ class RealtimeSwitch:
         """Raise unless the sidecar runs and the node has the WAL: then it can continue without the archive."""
         message = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
+        hint = GIVE_UP_HINT if missing else self._process(Role.ARCHIVER).start_hint
         if not self._process(Role.SIDECAR).is_running:
-            raise CannotSwitch(f"{message}{missing}", hint=GIVE_UP_HINT if missing else start_hint(Role.ARCHIVER))
+            raise CannotSwitch(f"{message}{missing}", hint=hint)
         prevented_by = why_not_from_node(self._store, self._node_requests)
         if prevented_by is not None:
-            hint = GIVE_UP_HINT if missing else start_hint(Role.ARCHIVER)
             raise CannotSwitch(f"{message}; {prevented_by}{missing}", hint=hint)
         wait_s = self._settings.realtime.archive_wait_s
         self._echo(
@@ -235,7 +235,7 @@ class RealtimeSwitch:
         again = "" if self._settings.realtime.automatic_return else ", then run `cdcctl realtime on` again"
         return NotComplete(
             f"realtime is switched on, but the sidecar does not run: the stage is {self._marks().stage.value}",
-            hint=start_hint(Role.SIDECAR) + again,
+            hint=self._process(Role.SIDECAR).start_hint + again,
         )
 
     def _missing_step(self, marks: StateMarks) -> tuple[str, str]:
@@ -247,7 +247,7 @@ class RealtimeSwitch:
         archiver = self._process(Role.ARCHIVER)
         if not archiver.is_running:
             without = f"for {self._settings.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
-            message = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
+            message = f"waiting for the archiver, which no longer runs, or {without}; {archiver.start_hint}"
             return "archiver", f"{message}{self._missing_text()}"
         if archiver.hangs:
             return "hung archiver", f"waiting for {_hung_text(archiver)}"
@@ -352,7 +352,7 @@ def _hung_text(archiver: Process) -> str:
     pid = archiver.owner.pid if archiver.owner is not None else None
     return (
         f"the archiver, which hangs: check the mount of its archive, or kill process {pid} and "
-        f"{start_hint(Role.ARCHIVER)}"
+        f"{archiver.start_hint}"
     )
 
 

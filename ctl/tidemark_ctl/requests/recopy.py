@@ -28,7 +28,7 @@ from tidemark.wire.recopies import (
 from tidemark.wire.state.copy_progress import Recopy
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
 from tidemark_ctl.views.embedded import START_HINT, embedded_engine
-from tidemark_ctl.views.processes import process_now, send_request, start_hint
+from tidemark_ctl.views.processes import process_now, send_request
 from tidemark_ctl.views.render import Tree
 
 
@@ -97,8 +97,9 @@ class TableRecopy:
         while left := self._left():
             marks = self._store.marks()
             about, missing = self._missing(marks, left)
-            if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
-                start = START_HINT if self._is_embedded else start_hint(Role.SIDECAR)
+            sidecar = process_now(self._store, Role.SIDECAR, self._watchdog_s)
+            if not sidecar.is_running:
+                start = START_HINT if self._is_embedded else sidecar.start_hint
                 raise NotComplete(
                     f"{len(left)} tables have not been copied, and the {self._deliverer} does not run",
                     hint=f"the request is kept; {start}",

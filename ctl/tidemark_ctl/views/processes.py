@@ -35,6 +35,17 @@ class Process:
     is_running: bool  # its lock is held
     beat_age_s: float | None  # age of the last heartbeat; None: its process has ended
     hangs: bool  # the heartbeat is too old
+    last_end: ProcessEnd | None  # None: it runs, or never ended
+
+    @property
+    def start_hint(self) -> str:
+        """Return the command that starts a daemon, after the error that ended it, if one did."""
+        name = self.role.value
+        command = f"start it: cdcctl run {name}, or systemctl start tidemark-{name}@NAME"
+        if self.last_end is None or not self.last_end.exit_code:
+            return command
+        ended = f"it ended with exit code {self.last_end.exit_code}: {self.last_end.reason}"
+        return f"{ended}; see its log, remove the cause, and {command}"
 
     def delivers(self, term: Term | None) -> bool:
         """Return whether this process has the epoch, is alive, and is responsive."""
@@ -47,7 +58,8 @@ def process_now(store: StateStore, role: Role, watchdog_s: float) -> Process:
     lock = RoleLock.status(store.folder, role.value)
     age_s = store.environment.heartbeat.age_s(Slot[role.name])
     hangs = age_s is not None and age_s > watchdog_s
-    return Process(role, lock.owner if lock.is_locked else None, lock.is_locked, age_s, hangs)
+    last_end = None if lock.is_locked else last_ends(store.folder, store.processes()).get(role.value)
+    return Process(role, lock.owner if lock.is_locked else None, lock.is_locked, age_s, hangs, last_end)
 
 
 def process_tree(process: Process, waits_for_space: str | None = None) -> Tree:
@@ -109,7 +121,3 @@ def send_request(
         return None
     raise DaemonRefuses(str(answer.get("error")), hint=str(answer.get("hint") or "see `cdcctl realtime status`"))
 
-
-def start_hint(role: Role) -> str:
-    """Return the command that starts a daemon."""
-    return f"start it: cdcctl run {role.value}, or systemctl start tidemark-{role.value}@NAME"

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from psycopg import Connection
 
 from tests.support.processes.captures import Sidecar
-from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.processes.cdcctl import cdcctl, refused, reported, succeeded
 from tests.support.processes.failover import QUICK, Archiver, archiving_node
 from tests.support.servers.diverged_primary import DATABASE, Change, DivergedPrimary, branching, of_archive
 from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
@@ -275,6 +276,23 @@ def mark_the_segment(diverged: DivergedPrimary) -> None:
 
     diverged.sidecar.wait_until(is_marked, "a marker")
     wait_until_replayed(diverged.standby, diverged.primary)
+
+
+def test_a_check_passes_no_position_of_a_lost_branch_and_says_why_the_sidecar_ended(
+    diverged: DivergedPrimary,
+) -> None:
+    deliver_a_dead_branch(diverged)
+    delivered = diverged.view.delivered
+    assert delivered is not None
+    done = cdcctl("check", "--json", "--state", diverged.sidecar.folder.root, **diverged.sidecar.options)
+    message, hint = reported(done.err)
+    assert "leg capture is broken: the sidecar does not run" in message
+    assert f"it ended with exit code {ExitCode.CORRUPT_WAL}: " in hint
+    assert "timeline 2" in hint
+    legs = json.loads(done.out)["legs"]
+    (marker_lsn,) = re.findall("the marker ends at (.*)", legs["node"]["told"])
+    assert parse_lsn(marker_lsn) < delivered.pointer.position.commit_lsn
+    assert legs["consumer"]["verdict"] == "waits"
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
