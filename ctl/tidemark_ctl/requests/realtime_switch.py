@@ -350,10 +350,7 @@ class RealtimeSwitch:
 def _hung_text(archiver: Process) -> str:
     """Name an archiver that hangs, and the remedy: no process of Tidemark kills it."""
     pid = archiver.owner.pid if archiver.owner is not None else None
-    return (
-        f"the archiver, which hangs: check the mount of its archive, or kill process {pid} and "
-        f"{archiver.start_hint}"
-    )
+    return f"the archiver, which hangs: check the mount of its archive, or kill process {pid} and {archiver.start_hint}"
 
 
 def slow_archiving(node: NodeArchiving) -> str:

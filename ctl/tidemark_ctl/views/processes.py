@@ -120,4 +120,3 @@ def send_request(
     if answer.get("kind") in NOT_NOW:
         return None
     raise DaemonRefuses(str(answer.get("error")), hint=str(answer.get("hint") or "see `cdcctl realtime status`"))
-

@@ -158,7 +158,7 @@ def test_a_table_that_is_dropped_while_tables_are_listed_is_not_listed(cluster: 
     with Node(cluster.dsn(database)) as node, node.repeatable_read():
         node.snapshot()
         cluster.sql("DROP TABLE gone", database)
-        assert [(table.name, table.readable) for table in source_tables(node, cluster.major)] == [("stays", True)]
+        assert [(table.name, table.denial) for table in source_tables(node, cluster.major)] == [("stays", None)]
 
 
 def test_catalogs_read_for_a_copy_describe_all_tables_as_all_catalogs_do(cluster: Cluster, database: str) -> None:

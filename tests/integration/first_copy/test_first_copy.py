@@ -200,10 +200,17 @@ def test_commits_after_a_tables_snapshot_are_streamed_though_a_later_transaction
     assert replayed(change_log(items, "account")) == source_rows(sidecar)
 
 
-def test_tables_without_select_are_refused_by_name(cluster: Cluster, database: str, tmp_path: Path) -> None:
+def test_tables_that_the_role_cannot_read_in_full_are_refused_by_name(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
     fill(cluster, database, rows=1)
     role = f"r_{uuid.uuid4().hex[:8]}"
     cluster.sql(f"CREATE ROLE {role} LOGIN REPLICATION")
+    cluster.sql(
+        "CREATE TABLE guarded (id int); ALTER TABLE guarded ENABLE ROW LEVEL SECURITY; "
+        f"CREATE SCHEMA closed; CREATE TABLE closed.inside (id int); GRANT SELECT ON guarded, closed.inside TO {role}",
+        database,
+    )
     dsn = cluster.dsn(database, role)
     sidecar = Sidecar(cluster, database, tmp_path, copy=True, TIDEMARK_CAPTURE__DSN=dsn)
     sidecar.init()
@@ -212,8 +219,13 @@ def test_tables_without_select_are_refused_by_name(cluster: Cluster, database: s
         assert sidecar.process is not None
         assert sidecar.process.wait(timeout=120) == ExitCode.NODE_UNFIT
         (reported,) = [event for event in sidecar.events() if event["event"] == "sidecar ends"]
-        assert "no SELECT on public.account" in str(reported["error"])
-        cluster.sql(f"GRANT SELECT ON account TO {role}", database)
+        assert (
+            "no USAGE on the schema of closed.inside; no SELECT on public.account; "
+            "row-level security hides rows of public.guarded"
+        ) in str(reported["error"])
+        assert "BYPASSRLS" in str(reported["hint"])
+        cluster.sql(f"GRANT SELECT ON account TO {role}; GRANT USAGE ON SCHEMA closed TO {role}", database)
+        cluster.sql(f"ALTER ROLE {role} BYPASSRLS")
         sidecar.start()
         assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1}
     finally:

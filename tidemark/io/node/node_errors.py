@@ -85,7 +85,10 @@ class PermissionMissing(NodeUnfit):
 class CopyDenied(NodeUnfit):
     """Tables that the role may not read."""
 
-    hint = "GRANT SELECT on them (and USAGE on their schemas), exclude them, or set copy.enabled = false"
+    hint = (
+        "GRANT SELECT on them and USAGE on their schemas (row-level security: ALTER ROLE of the capture BYPASSRLS), "
+        "exclude them, or set copy.enabled = false"
+    )
 
 
 class QueryTimedOut(NodeUnreachable):

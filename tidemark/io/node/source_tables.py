@@ -7,6 +7,7 @@ it, since an index that was created and dropped changes no other row: the stamp 
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
 from tidemark.decode.catalog.seeding.seed import TYPE_PARTS
 from tidemark.decode.types.codec import Dialect
@@ -61,7 +62,8 @@ _PARTITIONS = """
     SELECT pg_catalog.concat(pg_catalog.string_agg(pg_catalog.concat(oid, ':', made), ',' ORDER BY oid)) FROM below
 """
 _QUERY = f"""
-    SELECT c.oid::int8, {NAMES}, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+    SELECT c.oid::int8, {NAMES}, pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+        pg_catalog.has_table_privilege(c.oid, 'SELECT'), NOT pg_catalog.row_security_active(c.oid),
         pg_catalog.sha256(pg_catalog.convert_to(
             pg_catalog.concat_ws('/', c.xmin, n.xmin, ({_COLUMNS}), ({_LINEAGE}), ({_TYPES})),
             pg_catalog.getdatabaseencoding())),
@@ -82,6 +84,14 @@ _LACKING = f"""
 """  # noqa: S608 - a constant of ours
 
 
+class Denial(Enum):
+    """Why the capture's role cannot read all rows of a table; the first one applies."""
+
+    SCHEMA = "no USAGE on the schema of"
+    TABLE = "no SELECT on"
+    ROWS = "row-level security hides rows of"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceTable:
     """A table as SQL shows it; `stamp` changes whenever its description or that of its types does."""
@@ -89,7 +99,7 @@ class SourceTable:
     oid: Oid
     namespace: str
     name: str
-    readable: bool
+    denial: Denial | None  # None: the role can read all rows
     stamp: bytes
     indexes: str  # changes with their set and with each of them: their OIDs, each with its row's xmin
     partitions: str  # changes with the set of partitions below a partitioned table
@@ -107,8 +117,8 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
     chosen = f"c.oid >= {FIRST_USER_OID} ORDER BY c.oid" if oid is None else f"c.oid = {oid}"
     tables = []
     for row in node.query(f"{_QUERY} AND {chosen}".encode()):
-        table, namespace, name, readable, stamp, indexes, partitions, encoding, kind, lineage = row
-        if readable is None:
+        table, namespace, name, *rights, stamp, indexes, partitions, encoding, kind, lineage = row
+        if None in rights:
             continue  # dropped after the statement began: privileges are looked up as of now
         # NB: as bytes: a SQL_ASCII database validates no text, and the server refuses to convert such text to UTF-8.
         dialect = Dialect.of(encoding, major)
@@ -117,7 +127,7 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
                 Oid(table),
                 dialect.decode(namespace),
                 dialect.decode(name),
-                readable,
+                next((denial for denial, has_right in zip(Denial, rights, strict=True) if not has_right), None),
                 stamp,
                 indexes,
                 partitions,

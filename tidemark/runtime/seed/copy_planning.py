@@ -6,7 +6,7 @@ from tidemark.engine.selection import Selection
 from tidemark.io.node.copy_source import CopySource
 from tidemark.io.node.database_names import database_names
 from tidemark.io.node.node_errors import CopyDenied
-from tidemark.io.node.source_tables import SourceTable
+from tidemark.io.node.source_tables import Denial, SourceTable
 from tidemark.io.process.config import CopyConfig, SelectConfig
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Oid
@@ -133,8 +133,8 @@ class _Planning:
             self._vanished.discard(key)
             known = self._known(key, table, name)
             move = self._next(key, table, known)
-            if move is not None and move.is_open and key in self._may_fail and not table.readable:
-                self._denied[key] = f"no SELECT on {table.namespace}.{table.name}"
+            if move is not None and move.is_open and key in self._may_fail and table.denial is not None:
+                self._denied[key] = f"{table.denial.value} {table.namespace}.{table.name}"
             elif move is not None:
                 self._moves[key] = move
                 if move.is_due(delivered_lsn(self._view)):
@@ -220,6 +220,10 @@ def _dropped_unselected(
 
 
 def _check_readable(database: str, tables: list[SourceTable]) -> None:
-    denied = [f"{table.namespace}.{table.name}" for table in tables if not table.readable]
+    denied = [
+        f"{denial.value} {', '.join(names)}"
+        for denial in Denial
+        if (names := [f"{table.namespace}.{table.name}" for table in tables if table.denial is denial])
+    ]
     if denied:
-        raise CopyDenied(f"database {database}: no SELECT on {', '.join(denied)}")
+        raise CopyDenied(f"database {database}: {'; '.join(denied)}")
