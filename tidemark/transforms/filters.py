@@ -71,7 +71,7 @@ class Route(Transform):
     ) -> None:
         """`to`: the name, with {database}, {schema}, {table} of the source and {value}, the text of `by`.
 
-        `where`: a condition; changes for which it is not true, or `by` is NULL, keep their name.
+        `where`: a condition; changes for which it is not true, or `by` is NULL, or the name is empty, keep their name.
         """
         super().__init__(tables=tables, has_column=has_column)
         found = set(PLACEHOLDER.findall(to))
@@ -104,7 +104,7 @@ class Route(Transform):
         if by is None:
             return pc.if_else(chosen, pa.scalar(self._to.format(**known)), pa.scalar(None, pa.string()))
         encoded = by.values(batch.arrow).dictionary_encode()
-        names = [self._to.format(value=value, **known) for value in encoded.dictionary.to_pylist()]
+        names = [self._to.format(value=value, **known) or None for value in encoded.dictionary.to_pylist()]
         return pc.if_else(chosen, pa.array(names, pa.string()).take(encoded.indices), pa.scalar(None, pa.string()))
 
 

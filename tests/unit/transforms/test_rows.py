@@ -57,6 +57,9 @@ def test_a_route_divides_rows_by_their_content() -> None:
         "customers_us": [2],
         "public.customers": [3, 4, 5],
     }
+    unnamed: SampleRow = ("i", None, {"id": 6, "name": ""})
+    found = bound(Route("{value}", by="name")).apply(batch_of(ROWS[0], unnamed))
+    assert {batch.table: ids(rows_of(batch)) for batch in found} == {"eu": [1], "public.customers": [6]}
     found = bound(Route("deleted", operations="d")).apply(batch_of(*ROWS))
     assert [(batch.table, ids(rows_of(batch))) for batch in found] == [
         ("public.customers", [1, 2, 3, 5]),
