@@ -62,8 +62,8 @@ class PoolerRejected(ConnectionRejected):
     """A connection pooler, which does not know our parameters or replication, answers in place of the node."""
 
     hint = (
-        "a connection pooler such as PgBouncer answers at this address, and does not pass on the settings of the session "
-        "or physical replication: the DSN must name the host and port of the server itself"
+        "a connection pooler such as PgBouncer answers at this address, and does not pass on the settings of the "
+        "session or physical replication: the DSN must name the host and port of the server itself"
     )
 
 
