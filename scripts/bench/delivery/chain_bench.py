@@ -92,13 +92,13 @@ def serving(state: Path, *, wanted: bool) -> Iterator[dict[str, str]]:
 
 
 def spark_stages(
-    feeding: Outbox, rows: int, stages: Collection[str], *, by_server: bool
+    feeding: Outbox, rows: int, stages: Collection[str], settings: Mapping[str, str], *, by_server: bool
 ) -> Iterator[tuple[str, dict[str, Trial]]]:
     """Yield the chosen ones of the stages `spark` and `rows`, which read the same outbox, with their contestants."""
     feeding.create_outbox()
     feeding.write()
     if "rows" in stages:
-        with user_session(feeding.state.parent) as spark, serving(feeding.state, wanted=by_server) as server:
+        with user_session(feeding.state.parent, settings) as spark, serving(feeding.state, wanted=by_server) as server:
             yield "rows", row_trials(spark, feeding, rows, server)
     if "spark" in stages:
         with spark_jvm(feeding.state.parent / "spark") as jvm:
@@ -153,12 +153,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--stage", action="append", choices=STAGES, help="only this one; may come again")
     parser.add_argument("--server", action="store_true", help="`rows`: also from an outbox server, by Flight with TLS")
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="`rows`: a setting of Spark")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, {QUICK_ROUNDS} round")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     arguments = parser.parse_args()
     rows, rounds = (QUICK_ROWS, QUICK_ROUNDS) if arguments.quick else (arguments.rows, arguments.rounds)
     started = time.monotonic()
-    about = {**machine(), "settings": SETTINGS}
+    spark = dict(setting.split("=", 1) for setting in arguments.conf)
+    about = {**machine(), "settings": SETTINGS, **({"Spark": spark} if spark else {})}
     reported: list[dict[str, object]] = []
 
     def report(stage: str, costs: Mapping[str, Sequence[Cost]]) -> None:
@@ -190,7 +192,7 @@ def main() -> None:
             report("outbox", run_trials(outbox_trials(outbox, decode, rows), rounds))
         if {"spark", "rows"} & set(stages):
             feeding = Outbox(folder / "feeding", groups)
-            for stage, trials in spark_stages(feeding, rows, stages, by_server=arguments.server):
+            for stage, trials in spark_stages(feeding, rows, stages, spark, by_server=arguments.server):
                 report(stage, run_trials(trials, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:

@@ -5,7 +5,7 @@ Unlike the pipeline's session, it has the JVM's own options: both compilers, and
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,12 +24,12 @@ END_S = 30
 
 
 @contextmanager
-def user_session(folder: Path) -> Iterator[SparkSession]:
+def user_session(folder: Path, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """Start Spark with two cores in a JVM, which ends with the body; `folder`: for the search of a Java."""
     os.environ["JAVA_HOME"] = str(java_home(os.environ, folder))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName("bench").master("local[2]")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
