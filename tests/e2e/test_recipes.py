@@ -17,7 +17,7 @@ from typing import Protocol
 import pytest
 from psycopg.rows import TupleRow
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.support.processes.captures import running
 from tests.support.processes.cdcctl import cdcctl, succeeded
