@@ -27,6 +27,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.transaction_map import NO_END
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.pipeline.source.rows.change_form import ChangeForm
+from tidemark.pipeline.source.rows.exact_values import UnfitValues
 from tidemark.pipeline.source.rows.query_table import QueryTable
 from tidemark.runtime.replay.commit_times import TimeRange, begin_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
@@ -38,6 +39,10 @@ from tidemark.runtime.replay.transaction_mapping import MAP_FILE, MappedWal, map
 from tidemark.wire.transaction_map import load_map
 
 PARTITIONS_MAX = 256
+EARLIER_VALUES = (
+    "the columns are those at the end of the query's range: read the changes from before the column got another type "
+    "by a query that ends there (`to`), and the others by one that begins there (`from`)"
+)
 NO_SEQUENCE = 0  # rows of an archive have no place in an outbox
 _ORDER = [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]
 
@@ -183,10 +188,17 @@ class ArchiveReader(DataSourceReader):
         database, parts = self._table.described_by[0], []
         for item in group.items:
             if isinstance(item, ChangeBatch) and item.database == database:
-                parts.append(form.rows(item, NO_SEQUENCE))
+                parts.append(_rows_of(item, form))
             elif isinstance(item, Truncation) and item.database == database:
                 parts.append(form.truncation(item, NO_SEQUENCE))
         if parts:
             found = pa.Table.from_batches(parts)
             ordered = found.sort_by(_ORDER) if len(parts) > 1 else found
             yield from ordered.select(self._wanted.names).combine_chunks().to_batches()
+
+
+def _rows_of(batch: ChangeBatch, form: ChangeForm) -> pa.RecordBatch:
+    try:
+        return form.rows(batch, NO_SEQUENCE)
+    except UnfitValues as error:
+        raise UnfitValues(str(error), hint=EARLIER_VALUES) from error

@@ -10,6 +10,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.archived_table import record_table
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
+from tidemark.pipeline.source.rows.exact_values import UnfitValues
 from tidemark.pipeline.source.rows.query_table import UnknownTable
 from tidemark.runtime.replay.offline import ArchiveEndsEarly
 
@@ -66,6 +67,17 @@ def test_the_rows_of_all_ranges_are_those_of_the_serial_decoder(folders: dict[st
     expected = [(op, lsn, at, row and {"b": None, **row}) for op, lsn, at, row in printed(folders, "other")]
     assert shown(others, "a", "b") == expected
     assert [row[0] for row in expected] == ["i", "i", "t"]
+
+
+def test_values_from_before_a_change_of_type_are_read_by_a_query_that_ends_there(folders: dict[str, str]) -> None:
+    with pytest.raises(UnfitValues, match=r"column a: .* does not become string.*by a query that ends there"):
+        read(folders, table="retyped")
+    words = ("--state", folders["state"], "--archive", folders["archive"], "--table", "retyped")
+    lines = [json.loads(line) for line in succeeded(cdcctl("decode", *words)).lines]
+    (changed,) = [line["position"].split(":")[1] for line in lines if line.get("change") == "alter"]
+    before, _ = read(folders, table="retyped", to=changed)
+    after, _ = read(folders, table="retyped", **{"from": changed})
+    assert [row["a"] for row in (*before, *after)] == [[1, 2], "{1,2}"]
 
 
 def test_a_query_begins_and_ends_at_lsns_or_times(folders: dict[str, str]) -> None:

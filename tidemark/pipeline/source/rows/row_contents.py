@@ -27,12 +27,17 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.layout import VERSIONS_KEPT
 from tidemark.pipeline.source.options import Evolution
 from tidemark.pipeline.source.outbox_port import OutboxPort
+from tidemark.pipeline.source.rows.exact_values import UnfitValues
 from tidemark.pipeline.source.rows.query_table import columns_of
 from tidemark.pipeline.source.rows.row_form import RowForm
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
 
 RECORD_ALIGNMENT = 8  # MAXALIGN of every supported server
+EARLIER_VALUES = (
+    "they were written before the type of the column changed: begin after that, by startingPosition with another "
+    "reader and checkpoint, and request all rows (cdcctl table recopy); columns=raw has every value as it was written"
+)
 BATCH_ROWS = 65_536  # rows of small values are joined up to this number
 # Values of these kinds have a row of the query, or may have one: only some of the latter remove earlier rows.
 _WITH_ROWS = frozenset(ValueKind) - {ValueKind.MESSAGE, ValueKind.TRANSACTIONS}
@@ -138,8 +143,7 @@ class RowContents:
         waiting: list[pa.RecordBatch] = []
         row_count = 0
         for value in outbox.read(after, upto, lambda header: self.wants(outbox, header)):
-            item, sequence = value.item(), value.header.sequence
-            rows = self._rows(item, sequence)
+            rows = self._rows(value.item(), value.header)
             if rows is None:
                 continue
             if waiting and row_count + len(rows) > BATCH_ROWS:
@@ -150,11 +154,16 @@ class RowContents:
         if waiting:
             yield _joined(waiting)
 
-    def _rows(self, item: GroupItem, sequence: int) -> pa.RecordBatch | None:
+    def _rows(self, item: GroupItem, header: ValueHeader) -> pa.RecordBatch | None:
         if isinstance(item, ChangeBatch):
-            return self.form.rows(item, sequence)
+            try:
+                return self.form.rows(item, header.sequence)
+            except UnfitValues as error:
+                if header.schema_version > self.form.table.newest:
+                    raise
+                raise UnfitValues(str(error), hint=EARLIER_VALUES) from error
         emptied = self._emptying(item)
-        return None if emptied is None else self.form.truncation(emptied, sequence)
+        return None if emptied is None else self.form.truncation(emptied, header.sequence)
 
     def _emptying(self, item: GroupItem) -> Truncation | None:
         """Return the TRUNCATE that the query shows for an item that removes earlier rows."""
