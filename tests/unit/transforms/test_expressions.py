@@ -150,7 +150,15 @@ def test_a_condition_must_be_boolean() -> None:
         SqlExpression("id + 1", "Filter").bind_condition(SHAPE)
 
 
-@pytest.mark.parametrize("text", ["1 / (id - 1)", "id * 9223372036854775807", "CAST(name AS int)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 / (id - 1)",
+        "id * 9223372036854775807",
+        "CAST(name AS int)",
+        "CAST(id + 10000000000000000000 AS bigint)",
+    ],
+)
 def test_a_failure_on_a_value_does_not_show_the_value(text: str) -> None:
     with pytest.raises(TransformFailed, match=r"^Filter on public.customers: it failed on the values of a row$") as at:
         values(text)

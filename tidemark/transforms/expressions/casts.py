@@ -37,7 +37,7 @@ def each_value(function: Callable[[object], object], kind: pa.DataType, values: 
         if isinstance(values, pa.Scalar):
             return pa.scalar(function(values.as_py()) if values.is_valid else None, kind)
         return pa.array([None if value is None else function(value) for value in values.to_pylist()], kind)
-    except (ValueError, InvalidOperation):
+    except (ValueError, OverflowError, InvalidOperation):
         raise pa.ArrowInvalid("a value does not fit") from None
 
 

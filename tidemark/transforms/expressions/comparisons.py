@@ -53,7 +53,8 @@ COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeNE
 
 def comparison(kind: type[exp.Expr], left: SqlType, right: SqlType) -> Test:
     """Return a comparison of values of two types. Raise `UnfitType`."""
-    order = _order_of(left, right)
+    # NB: how a value is converted depends on its side, so `a > b` needs the order of b and a.
+    order = _order_of(right, left) if kind in (exp.GT, exp.LTE) else _order_of(left, right)
     if kind in _EQUALITIES:
         return partial(_EQUALITIES[kind], order.equal)
     if order.less is None:

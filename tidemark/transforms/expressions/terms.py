@@ -146,6 +146,9 @@ class Binding:
         if not node.expressions:
             raise self._error(offset(node), "IN needs a list of values", None)
         found, listed = self.term(node.this), [self.term(each) for each in node.expressions]
+        if found.text is not None and len({each.is_flexible for each in listed}) > 1:
+            # In PostgreSQL, its type depends on which of the values are constants.
+            raise self._error(offset(node.this), f"the type of '{found.text}' is not known", "cast it")
         for each in listed:
             # In PostgreSQL, the type of such a number depends on how many are listed.
             if isinstance(each.node, exp.Literal) and not is_exact_in(found.type, each.evaluate(self._no_rows)):
