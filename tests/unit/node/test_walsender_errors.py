@@ -10,6 +10,7 @@ from tidemark.io.node.node_errors import (
     NodeStarting,
     NoFreeConnection,
     NoHbaLine,
+    PoolerRejected,
     ResourcesExhausted,
     TimelineUnknown,
     WalRemoved,
@@ -85,6 +86,9 @@ STARTING = 'connection to server at "db2" (10.0.0.2), port 5432 failed: FATAL: t
         (f"{REFUSED} {REJECTED} {STARTING}", NodeStarting),
         ("no pg_hba.conf entry", NoHbaLine),
         ("could not translate host name", NodeUnreachable),
+        ("FATAL: unsupported startup parameter: options", PoolerRejected),  # PgBouncer
+        ("FATAL: unsupported startup parameter: replication", PoolerRejected),
+        ("FATAL: unsupported startup parameter in options: lock_timeout", PoolerRejected),
     ],
 )
 def test_the_error_of_several_hosts_is_that_of_one_that_may_answer_soon(message: str, kind: type) -> None:

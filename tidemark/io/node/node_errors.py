@@ -58,6 +58,15 @@ class TlsFailed(ConnectionRejected):
     )
 
 
+class PoolerRejected(ConnectionRejected):
+    """A connection pooler, which does not know our parameters or replication, answers in place of the node."""
+
+    hint = (
+        "a connection pooler such as PgBouncer answers at this address, and does not pass on the settings of the "
+        "session or physical replication: the DSN must name the host and port of the server itself"
+    )
+
+
 class DatabaseMissing(NodeUnfit):
     """The database does not exist, or the role may not connect to it."""
 
@@ -171,6 +180,7 @@ _CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (
     (r"max_wal_senders|too many clients|remaining connection slots|too many connections", NoFreeConnection),
     (r"authentication failed|no password supplied|role \".*\" (does not exist|is not permitted to log in)|certificate",
      AuthenticationFailed),
+    (r"unsupported startup parameter", PoolerRejected),
     (r"walsender|WAL sender|\bREPLICATION\b", ReplicationNotPermitted),
     (r"database \".*\" does not exist|permission denied for database|not currently accepting", DatabaseMissing),
     (r"starting up|shutting down|recovery mode|not yet accepting", NodeStarting),
