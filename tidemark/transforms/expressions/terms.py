@@ -140,7 +140,7 @@ class Binding:
     def _between(self, node: exp.Expr) -> TypedTerm:
         found, low, high = (self.term(node.args[name]) for name in ("this", "low", "high"))
         sides = [self._compared(node, exp.GTE, found, low), self._compared(node, exp.LTE, found, high)]
-        return self._applied(node, lambda given: pc.and_kleene(*given), sides)
+        return self._decided(node, exp.And, sides)
 
     def _in(self, node: exp.Expr) -> TypedTerm:
         if not node.expressions:
@@ -170,7 +170,20 @@ class Binding:
         terms = [self._truth(self.term(each)) for each in operands]
         if any(not pa.types.is_boolean(term.type.arrow) for term in terms):
             raise self._unfit(node, terms, UnfitType(""))
-        return self._applied(node, LOGIC[type(node)], terms)
+        if isinstance(node, exp.Not):
+            return self._applied(node, LOGIC[exp.Not], terms)
+        return self._decided(node, type(node), terms)
+
+    def _decided(self, node: exp.Expr, kind: type[exp.Expr], terms: Sequence[TypedTerm]) -> TypedTerm:
+        """Return AND or OR of two conditions; the second one may fail on rows that the first one decides."""
+        first, second = terms
+        is_decided = is_false if kind is exp.And else is_true
+
+        def evaluate(rows: pa.RecordBatch) -> pa.Array:
+            found = first.evaluate(rows)
+            return LOGIC[kind]([found, _values_where(second.evaluate, rows, pc.invert(is_decided(found)))])
+
+        return self._checked(node, evaluate, terms)
 
     def _truth(self, term: TypedTerm) -> TypedTerm:
         return self._as_type(term, _TRUTH) if term.is_flexible else term
@@ -243,10 +256,13 @@ class Binding:
         except UnfitType as error:
             raise self._unfit(node, terms, error) from None
 
-        def compute(given: Sequence[pa.Array]) -> pa.Array:
-            return pc.coalesce(*(convert(values) for convert, values in zip(converts, given, strict=True)))
+        def evaluate(rows: pa.RecordBatch) -> pa.Array:
+            found = converts[0](fitted[0].evaluate(rows))
+            for convert, term in zip(converts[1:], fitted[1:], strict=True):
+                found = pc.coalesce(found, convert(_values_where(term.evaluate, rows, pc.is_null(found))))
+            return found
 
-        return replace(self._applied(node, compute, fitted), type=common)
+        return replace(self._checked(node, evaluate, fitted), type=common)
 
     def _cast(self, node: exp.Expr) -> TypedTerm:
         described, term = node.args["to"], self.term(node.this)
@@ -328,9 +344,10 @@ class Binding:
     def _applied(self, node: exp.Expr, compute: Compute, terms: Sequence[TypedTerm]) -> TypedTerm:
         evaluations = [term.evaluate for term in terms]
 
-        def evaluate(rows: pa.RecordBatch) -> pa.Array:
-            return compute([each(rows) for each in evaluations])
+        return self._checked(node, lambda rows: compute([each(rows) for each in evaluations]), terms)
 
+    def _checked(self, node: exp.Expr, evaluate: Evaluate, terms: Sequence[TypedTerm]) -> TypedTerm:
+        """Return the term of an evaluation, tried on no rows."""
         try:
             found = evaluate(self._no_rows)
         except _REFUSALS:
@@ -341,6 +358,21 @@ class Binding:
         types = " and ".join(str(term.type) for term in terms)
         reason = f": {error}" if str(error) else ""
         return self._error(offset(node), f"{called(node)} does not apply to {types}{reason}", error.hint)
+
+
+def _values_where(evaluate: Evaluate, rows: pa.RecordBatch, needed: pa.Array) -> pa.Array:
+    """Return values of rows; if one cannot be computed, only those that are `needed`, as PostgreSQL does."""
+    try:
+        return evaluate(rows)
+    except pa.ArrowInvalid:
+        if isinstance(needed, pa.Scalar):
+            needed = pa.repeat(needed, rows.num_rows)
+        if pc.all(needed).as_py():
+            raise
+    values = evaluate(rows.filter(needed))
+    if isinstance(values, pa.Scalar):
+        return values
+    return pc.replace_with_mask(pa.nulls(rows.num_rows, values.type), needed, values)
 
 
 def folded(identifier: exp.Expr) -> str:
