@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 match sys.argv[1:]:
     case [state, checkpoint, servers, topic, jars]:
@@ -29,9 +30,14 @@ orders = (
     .options(state=state, table="public.orders", reader="orders_to_kafka", columns="debezium")
     .load()
 )
-messages = orders.coalesce(1).selectExpr(  # one task writes the changes in their order
-    "to_json(struct(coalesce(after.id, before.id) AS id)) AS key",
-    "to_json(struct(before, after, source, op, ts_ms), map('ignoreNullFields', 'false')) AS value",
+times = {  # all microseconds: by default, Spark's JSON has the milliseconds only
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+key = f.struct(f.coalesce("after.id", "before.id").alias("id"))
+value = f.struct("before", "after", "source", "op", "ts_ms")
+messages = orders.coalesce(1).select(  # one task writes the changes in their order
+    f.to_json(key, times).alias("key"), f.to_json(value, {**times, "ignoreNullFields": "false"}).alias("value")
 )
 writer = messages.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic)
 writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from typing import Protocol
 import pytest
 from psycopg.rows import TupleRow
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.support.processes.captures import running
 from tests.support.processes.cdcctl import cdcctl, succeeded
@@ -126,6 +128,26 @@ def test_all_changes_are_in_parquet_once(
     names = {"i": "INSERT", "u": "UPDATE", "d": "DELETE"}
     found = Counter((names[row["_op"]], row.id, row.total) for row in changes.select("_op", "id", "total").collect())
     assert found == Counter(source.rows("SELECT op, id, total FROM audit"))
+
+
+def test_messages_for_kafka_have_the_microseconds_of_the_source(
+    source: Source, run_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of JSON take the place of the topic, which needs jars (`scripts/recipes`)."""
+    choose = DataStreamWriter.format
+
+    def to_files(writer: DataStreamWriter, name: str) -> DataStreamWriter:
+        assert name == "kafka"
+        return choose(writer, "json").option("path", str(tmp_path / "out"))
+
+    monkeypatch.setattr(DataStreamWriter, "format", to_files)
+    run_recipe("to_kafka.py", Path("servers"), Path("orders"), tmp_path)
+    lines = [line for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]
+    rows = [json.loads(json.loads(line)["value"])["after"] for line in lines]
+    found = {(row["id"], datetime.fromisoformat(row["placed_at"])) for row in rows if row is not None}
+    wanted = source.rows("SELECT DISTINCT id, placed_at FROM audit WHERE op <> 'DELETE'")
+    assert found == set(wanted)
+    assert any(placed_at.microsecond % 1000 for _, placed_at in found)
 
 
 def test_a_target_of_its_own_has_each_batch_once(source: Source, run_recipe: Recipe, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_
 from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark_ctl.output.command_spill import folder_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import report_damaged_base
+from tidemark_ctl.output.printing import check_applies, report_damaged_base
 from tidemark_ctl.ranges.decode_ranges import planned, print_ranges, start_by_map
 from tidemark_ctl.ranges.messages import DecodeRequest
 from tidemark_ctl.ranges.range_output import print_range
@@ -53,6 +53,7 @@ def decode(
     lsns = LsnRange(_lsn(begin), _lsn(end))
     times = TimeRange(_time(begin), _time(end))
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
+    check_applies(Format(form), selection, counting=counting)
     request = DecodeRequest(str(state.absolute()), str(archive.absolute()), database, selection, form, counting)
     folder = StateFolder(state)
     with StateStore.open(folder, read_only=True) as store:

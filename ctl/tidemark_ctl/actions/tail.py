@@ -25,7 +25,14 @@ from tidemark.wire.state.values import Identity
 from tidemark_ctl import settings
 from tidemark_ctl.output.command_spill import spill_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, Printer, printer, report_damaged_base, select_printed_rows
+from tidemark_ctl.output.printing import (
+    PrintContext,
+    Printer,
+    check_applies,
+    printer,
+    report_damaged_base,
+    select_printed_rows,
+)
 from tidemark_ctl.output.seed_progress import BEFORE_FROM, SeedProgress
 
 READ_WAIT_S = 0.2
@@ -59,6 +66,7 @@ def tail(
     """Run the command."""
     requested = LsnRange(from_lsn, until)
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
+    check_applies(Format(form), selection, counting=counting)
 
     def printer_for(about: PrintContext) -> Printer:
         return printer(Format(form), about, sys.stdout.buffer, selection, counting=counting)

@@ -30,6 +30,7 @@ from tidemark.decode.types.codec import without_escapes
 from tidemark.engine.selection import Selection
 from tidemark.io.state.history_files import DamagedBase
 from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.relation import Relation
@@ -106,6 +107,23 @@ def select_printed_rows(decoder: Decoder, shown: Printer) -> None:
     decoder.select_only(shown.selects)
     if shown.prints_names:
         decoder.keep_names()
+
+
+def check_applies(form: Format, selection: Selection, *, counting: bool) -> None:
+    """Refuse options that a format ignores: `test_decoding` prints what the plugin does, with a selection of tables."""
+    if form is not Format.TEST_DECODING:
+        return
+    ignored = {
+        "--partition-root": bool(selection.partition_roots),
+        "--exclude-origin": bool(selection.exclude_origins),
+        "--message": "*" not in selection.messages,
+        "--transactions": counting,
+    }
+    given = [option for option, is_given in ignored.items() if is_given]
+    if given:
+        raise ConfigError(
+            f"--format test_decoding cannot be combined with {', '.join(given)}", hint="choose another format"
+        )
 
 
 def printer(

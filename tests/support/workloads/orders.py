@@ -28,7 +28,7 @@ CHANGES = (
     "UPDATE orders SET total = 0.25 WHERE id > 200",
     "DELETE FROM orders WHERE id % 9 = 0",
     "UPDATE orders SET id = id + 1000 WHERE id BETWEEN 20 AND 25",
-    "INSERT INTO orders VALUES (9, 1, 900, '2026-03-02 01:30Z', NULL)",
+    "INSERT INTO orders VALUES (9, 1, 900, '2026-03-02 01:30:00.000001Z', NULL)",
     """UPDATE orders SET total = 901 WHERE id = 9; UPDATE orders SET total = 902 WHERE id = 9;
        DELETE FROM orders WHERE id = 1""",
 )

@@ -105,7 +105,8 @@ class Fence:
             self._answered.add(marker.incarnation)
             self._unanswered = True
         self._log.warning(
-            "read a marker of another copy of this state: writing a start marker, which stops that copy",
+            "read a marker of another copy of this state, or of the host that delivered before: writing a start "
+            "marker, which stops that process if it still delivers",
             at_lsn=lsn,
             rival=marker.incarnation,
             rival_epoch=str(marker.epoch),

@@ -228,6 +228,8 @@ class Binding:
 
     def _collated(self, node: exp.Expr) -> TypedTerm:
         term = self._text(node, node.this)
+        if isinstance(node.expression, exp.Cast):  # sqlglot casts the name: PostgreSQL casts the text
+            raise self._error(offset(node), "a cast after COLLATE needs parentheses", '(name COLLATE "C")::text')
         if node.expression.name not in ("C", "POSIX"):
             raise self._error(offset(node), 'of collations, only "C" is permitted', None)
         return replace(term, node=node, type=replace(term.type, is_ordered=True))
