@@ -4,7 +4,7 @@
     outbox write   the groups to the outbox
     server         the CPU of `cdcctl run server` alone for one client, which is on another host in production
 
-The server listens on a unix socket, then on a port with TLS and token. Rows have five columns.
+The server listens on a unix socket, then on a port with TLS and token. Workloads are those of `scripts/bench/decode`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from scripts.bench.delivery.chain_stages import Outbox, decoded, measured, rows_
 from scripts.bench.measuring.commands import Cost, init_state
 from scripts.bench.measuring.machine import machine
 from scripts.bench.measuring.rounds import Trial, run_trials
-from scripts.bench.measuring.workloads import node, record
+from scripts.bench.measuring.workloads import WORKLOADS, node, record
 from tests.support.processes.served_outbox import served_outbox
 from tests.support.servers.outbox_server import Certificate, token_file
 from tidemark.io.flight.flight_outbox import FlightOutbox
@@ -75,18 +75,21 @@ def result(costs: Mapping[str, Sequence[Cost]]) -> dict[str, dict[str, object]]:
 def main() -> None:
     """Read the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--workload", choices=WORKLOADS, default="insert")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="about so many")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     arguments = parser.parse_args()
-    rows, about = arguments.rows, machine()
+    about = {"workload": arguments.workload, **machine()}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tm-bench-")))
-        recording = record(stack.enter_context(node()), "insert", rows, folder, init_state)
-        stored = Outbox(folder, decoded(recording))
+        recording = record(stack.enter_context(node()), arguments.workload, arguments.rows, folder, init_state)
+        groups = decoded(recording)
+        rows = rows_of(groups)
+        stored = Outbox(folder, groups)
         stored.create_outbox()
         stored.write()
-        writing = Outbox(folder / "writing", decoded(recording))
+        writing = Outbox(folder / "writing", groups)
         token, certificate = token_file(folder), Certificate.of_years(folder / "tls", 2020, 2050)
         settings = {
             "TIDEMARK_SERVER__TOKEN_FILE": str(token),

@@ -278,6 +278,24 @@ def test_a_branch_of_another_server_is_ignored_while_the_node_is_on_the_branch_t
         assert "cdcctl rewind" in error.hint
 
 
+@pytest.mark.feature("I33")
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_branch_that_begins_after_the_wal_that_was_read_is_followed_unless_the_node_is_not_on_it(
+    archive: ArchivingServer, copy: Path, *, answers: bool
+) -> None:
+    first, system, node = ArchiveFolder(copy).first_lsn(), system_of(archive.node), archive.node
+    segments = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    (copy / "00000002.history").write_text(f"1\t{format_lsn(Lsn(first + MB + 8192))}\tno recovery target specified\n")
+    for segment in segments[1:]:
+        other = bytearray(segment.read_bytes())
+        other[MB - 8192 :] = b"\xff" * 8192
+        (copy / segment.name.replace("00000001", "00000002", 1)).write_bytes(other)
+    with following(copy, first, system, dsn=node.dsn() if answers else NO_NODE) as drained:
+        drained.until(lambda: len(drained.content) == MB * len(segments))
+        assert drained.source.error is None
+        assert (b"\xff" * 8192 in drained.content) is not answers
+
+
 def test_the_archive_of_another_cluster_is_refused(copy: Path) -> None:
     with following(copy, ArchiveFolder(copy).first_lsn(), SystemIdentifier(5)) as drained:
         drained.until(lambda: drained.source.error is not None)

@@ -71,3 +71,33 @@ def test_a_server_that_was_promoted_by_mistake_and_filled_the_archive_does_not_s
                 pair.archiver.start()
                 pair.wait_for(lambda: list(replayed(change_log(pair.delivered(), "account")))[-1:] == [6], "row 6")
                 assert list(replayed(change_log(pair.delivered(), "account"))) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.feature("I33")
+def test_a_server_that_was_promoted_by_mistake_after_the_wal_that_was_read_is_not_followed(tmp_path: Path) -> None:
+    with archiving_node() as archiving:
+        node, spool = archiving.node, archiving.spool.folder
+        node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        with paired(archiving, tmp_path, options=SLOW_RESTART) as pair:
+            pair.insert(1)
+            pair.switch_off()
+            pair.insert(2)
+            pair.catch_up()
+            with standby_of(node) as wrong:
+                wait_until_replayed(wrong, node)
+                promote(wrong)
+                wrong.sql("INSERT INTO account VALUES (100, 'of the wrong server')")
+                wrong.sql("SELECT pg_switch_wal()")
+                wait_until(
+                    lambda: len(list(spool.glob("00000002*"))) > 1,
+                    "timeline 2",
+                    within_s=ARCHIVED_S,
+                    reported=lambda: wrong.log,
+                )
+            pair.insert(3)
+            pair.catch_up()
+            pair.switch_on()
+            pair.wait_for_stage(Stage.REALTIME)
+            pair.insert(4)
+            pair.catch_up()
+            assert list(replayed(change_log(pair.delivered(), "account"))) == [1, 2, 3, 4]

@@ -1,14 +1,17 @@
-"""Decides between two branches in an archive: that of the WAL that was read, and a later timeline without this WAL.
+"""Decides between branches in an archive: that of the node, and that of another server.
 
-    timeline 1   ────F───────────►   read beyond F
-    timeline 2       └───────────►   a later timeline, of a server without the WAL after F
+    timeline 1   ────F───────────►
+    timeline 2       └───────────►
 
-The node failed over to the server of timeline 2: then the WAL after F is a dead branch. Or another server was promoted
-by mistake and archived into the same folder: then timeline 2 is. The files of both cases are the same, so the node
-decides; it is asked again if timeline 2 grows. If it does not answer, nothing is delivered: an operator has to decide.
+The node failed over to the server of timeline 2: then the WAL after F on timeline 1 is a dead branch. Or another server
+was promoted by mistake and archived into the same folder: then timeline 2 is. The files of both cases are the same, so
+the node decides; it is asked again if timeline 2 grows. If it does not answer, or is a standby, then timeline 2 is
+followed, as recovery does, if F is after the WAL that was read. Otherwise nothing is delivered: an operator has to
+decide.
 """
 
 from contextlib import closing
+from dataclasses import dataclass
 
 from tidemark.engine.dead_branch import OtherBranch
 from tidemark.io.archive.archive import ArchiveFolder
@@ -18,55 +21,95 @@ from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.capture.network import Reached
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
+from tidemark.wal.segments import TimelineHistory
+
+
+@dataclass(frozen=True, slots=True)
+class _IgnoredBranch:
+    timeline: TimelineId
+    last: SegmentNo | None  # how far it had come when the node was asked
+    followed: TimelineHistory  # instead: that of the node
 
 
 class ArchiveBranch:
-    """The node's decision between two branches."""
+    """The node's decision between the archive's latest timeline and another one."""
 
     def __init__(self, dsn: str, system_identifier: SystemIdentifier, log: Log) -> None:
         """`dsn`: of the node."""
         self._dsn = dsn
         self._system_identifier = system_identifier
         self._log = log
-        self._ignored: tuple[TimelineId, SegmentNo | None] | None = None  # a branch, and how far it had come
+        self._ignored: _IgnoredBranch | None = None
+        self._accepted = TimelineId(0)  # the latest timeline, if it need not be questioned again
 
-    def check(self, archive: ArchiveFolder, reached: Reached, *, is_delivered: bool) -> None:
-        """Raise unless the node has the WAL that was read, so that the archive's latest timeline can be ignored."""
+    def follow(self, archive: ArchiveFolder, reached: Reached, *, is_delivered: bool) -> None:
+        """Make the archive follow the node's history if its latest timeline is not on it.
+
+        Raise `DeadBranchDelivered` unless the history that is followed contains the WAL that was read.
+        """
         latest = archive.history.timeline
-        branch = latest, archive.last_segment(latest)
-        if branch == self._ignored:
+        last = archive.last_segment(latest)
+        if self._ignored is not None and (self._ignored.timeline, self._ignored.last) == (latest, last):
+            archive.history = self._ignored.followed
             return
-        refusal = self._refusal(archive, reached)
-        if refusal is not None:
-            reason, hint = refusal
-            error = DeadBranchDelivered(f"{_difference(archive, reached)}; {reason}", hint=hint)
-            error.fork_lsn = None if is_delivered else archive.history.fork_before(*reached)
-            raise error
-        if self._ignored is None or self._ignored[0] != latest:
+        if archive.history.contains(*reached):
+            history = None if latest in (self._accepted, reached.timeline) else self._history_of_primary(reached)
+            if history is None or latest in history:
+                self._accepted = latest
+                return
+        else:
+            history = self._checked_history(archive, reached, is_delivered=is_delivered)
+        if self._ignored is None or self._ignored.timeline != latest:
             self._log.warning(
                 "ignoring a timeline of the archive that the node does not follow",
                 timeline=reached.timeline,
                 ignored_timeline=latest,
                 hint=f"another server archived it; move {_files(archive)} out of the archive",
             )
-        self._ignored = branch
+        self._ignored = _IgnoredBranch(latest, last, history)
+        archive.history = history
 
-    def _refusal(self, archive: ArchiveFolder, reached: Reached) -> tuple[str, str] | None:
-        """Return why the WAL that was read is not on the node's branch, or may not be, and a hint; None if it is."""
+    def _history_of_primary(self, reached: Reached) -> TimelineHistory | None:
+        """Return the history of the node; None if it is not a primary with the WAL that was read, or does not answer.
+
+        A standby may have yet to follow its primary to the latest timeline.
+        """
+        try:
+            with closing(WalStream(self._dsn)) as stream:
+                here = stream.identify(self._system_identifier)
+                history = stream.timeline_history(here.timeline)
+                decides = not stream.is_standby() and here.flush_lsn >= reached.lsn and history.contains(*reached)
+        except TidemarkError as error:
+            self._log.info("following the latest timeline of the archive without the node", error=str(error))
+            return None
+        return history if decides else None
+
+    def _checked_history(self, archive: ArchiveFolder, reached: Reached, *, is_delivered: bool) -> TimelineHistory:
+        """Return the history of the node, which has the WAL that was read; otherwise raise `DeadBranchDelivered`."""
         try:
             with closing(WalStream(self._dsn)) as stream:
                 here = stream.identify(self._system_identifier)
                 history = stream.timeline_history(here.timeline)
         except TidemarkError as error:
-            return f"the node, which determines the branch to follow, does not answer: {error}", _either(archive)
+            reason = f"the node, which determines the branch to follow, does not answer: {error}"
+            raise _dead_branch(archive, reached, reason, _either(archive), is_delivered=is_delivered) from error
         at = f"the node is on timeline {here.timeline}"
         if reached.timeline not in history:
-            return at, OtherBranch.hint
+            raise _dead_branch(archive, reached, at, OtherBranch.hint, is_delivered=is_delivered)
         if not history.contains(*reached):
-            return at, DeadBranchDelivered.hint
+            raise _dead_branch(archive, reached, at, DeadBranchDelivered.hint, is_delivered=is_delivered)
         if here.flush_lsn < reached.lsn:
-            return f"{at}, and its WAL ends before that, at {format_lsn(here.flush_lsn)}", _either(archive)
-        return None
+            reason = f"{at}, and its WAL ends before that, at {format_lsn(here.flush_lsn)}"
+            raise _dead_branch(archive, reached, reason, _either(archive), is_delivered=is_delivered)
+        return history
+
+
+def _dead_branch(
+    archive: ArchiveFolder, reached: Reached, reason: str, hint: str, *, is_delivered: bool
+) -> DeadBranchDelivered:
+    error = DeadBranchDelivered(f"{_difference(archive, reached)}; {reason}", hint=hint)
+    error.fork_lsn = None if is_delivered else archive.history.fork_before(*reached)
+    return error
 
 
 def _difference(archive: ArchiveFolder, reached: Reached) -> str:

@@ -2,9 +2,9 @@
 
 A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread. So does a segment that
 stays incomplete for as long: some tools write in place. The thread waits for a segment that is missing at the end.
-The folder is listed again only after it changed. Timelines are followed as in recovery: the latest timeline that
-descends from ours. A timeline that left ours before what was already read is another branch (`archive_branch`): it ends
-the thread, too, unless the node is on ours.
+The folder is listed again only after it changed. Timelines are followed as in recovery, the latest one, unless the node
+is a primary that is not on it (`archive_branch`). A timeline that left ours before what was already read ends the
+thread, too, unless the node is on ours.
 """
 
 import time
@@ -106,9 +106,10 @@ class ArchiveInput(SourceThread):
         except NoWal:
             return None  # not yet
         check_same_cluster(archive, self._system_identifier)
-        if archive.history.timeline < self._delivered.timeline or not self._follow(archive):
+        if archive.history.timeline < self._delivered.timeline:
             self._wait_for_fork()
             return None
+        self._follow(archive)
         return None if self._stopping.is_set() else archive
 
     def _wait_for_fork(self) -> None:
@@ -119,19 +120,15 @@ class ArchiveInput(SourceThread):
                 "the archive does not contain the delivered timeline yet", timeline=self._delivered.timeline
             )
 
-    def _follow(self, archive: ArchiveFolder) -> bool:
-        """Follow the archive's latest timeline that contains the WAL that was read; return whether there is one."""
+    def _follow(self, archive: ArchiveFolder) -> None:
+        """Follow the archive's latest timeline, or that of the node, if it contains the WAL that was read."""
         received = Reached(self._timeline, self._ring.write_lsn)
         reached = max(self._delivered, received)
-        if not archive.history.contains(*reached):
-            self._branch.check(archive, reached, is_delivered=reached != received)
-            if not archive.follow_through(*reached):
-                return False
+        self._branch.follow(archive, reached, is_delivered=reached != received)
         latest = archive.history.timeline
         if latest not in (self._timeline, self._logged_timeline):
             self._logged_timeline = latest
             self._log.info("the archive has a later timeline", timeline=self._timeline, next_timeline=latest)
-        return True
 
     def _put(self, piece: WalSlice) -> bool:
         """Put a piece into the ring, slice by slice, as there is space; return whether all of it was put."""
