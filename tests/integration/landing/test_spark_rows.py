@@ -424,22 +424,11 @@ def test_a_query_that_ignores_new_columns_keeps_its_own(tmp_path: Path) -> None:
     assert [(row["note"], row["tag"]) for row in rows] == [("a", "b"), ("c", None)]
 
 
-def text_key(lsn: int) -> ChangeGroup:
-    """Return a group with a row of `account`, whose key is a text here."""
-    retyped = groups.text_relation("note")
-    columns = (replace(retyped.columns[1], number=1, name="id"), retyped.columns[1])
-    batch = groups.batch(lsn, [1]).rows
-    shape = pa.struct([("id", pa.string()), ("note", pa.string())])
-    after = pa.array([{"id": "not a number", "note": "b"}], shape)
-    rows = pa.RecordBatch.from_arrays([*batch.columns[:-2], pa.nulls(1, shape), after], names=batch.schema.names)
-    return groups.group(lsn, [ChangeBatch(groups.DATABASE, replace(retyped, columns=columns), rows)])
-
-
 def test_a_value_that_does_not_fit_its_column_is_an_error_that_names_it(tmp_path: Path) -> None:
     state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
     reader = stream_of(state, "account", schemaEvolution="ignore")
     start = reader.initialOffset()
-    feed(state, [text_key(200)])
+    feed(state, [groups.insert_text_key(200)])
     with pytest.raises(UnfitValues, match=r"column id: string does not become int64.*schemaEvolution=restart gives"):
         read(reader, start, reader.latestOffset(start, ALL))
 
@@ -448,8 +437,7 @@ def test_a_value_that_does_not_fit_its_column_is_an_error_that_names_it(tmp_path
 def test_an_earlier_value_that_does_not_fit_the_newest_type_is_an_error_with_the_way_round_it(
     tmp_path: Path, evolution: str
 ) -> None:
-    """The newest columns are those of the query already, so that a restart gives it no others."""
-    state = made(tmp_path, [text_key(100), groups.insert(200, groups.text_relation("note"), "a")])
+    state = made(tmp_path, [groups.insert_text_key(100), groups.insert(200, groups.text_relation("note"), "a")])
     reader = stream_of(state, "account", schemaEvolution=evolution)
     start = reader.initialOffset()
     with pytest.raises(UnfitValues, match="written before the type of the column changed: begin after that"):

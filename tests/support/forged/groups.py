@@ -89,6 +89,17 @@ def insert(commit_lsn: int, of: Relation, *values: str | None) -> ChangeGroup:
     return group(commit_lsn, [ChangeBatch(DATABASE, of, inserted)])
 
 
+def insert_text_key(commit_lsn: int) -> ChangeGroup:
+    """Return a group with one inserted row of a `text_relation` whose id is a text as well."""
+    of = text_relation("note")
+    columns = (replace(of.columns[1], number=1, name="id"), of.columns[1])
+    shape = pa.struct([("id", pa.string()), ("note", pa.string())])
+    rows = batch(commit_lsn, [commit_lsn]).rows
+    after = pa.array([{"id": "not a number", "note": "b"}], shape)
+    inserted = pa.RecordBatch.from_arrays([*rows.columns[:-2], pa.nulls(1, shape), after], names=rows.schema.names)
+    return group(commit_lsn, [ChangeBatch(DATABASE, replace(of, columns=columns), inserted)])
+
+
 def schema_event(commit_lsn: int, after: Relation) -> SchemaEvent:
     """Return the event of a relation's creation."""
     return SchemaEvent(
