@@ -438,10 +438,8 @@ def test_an_earlier_value_that_does_not_fit_the_newest_type_is_an_error_with_the
     tmp_path: Path, evolution: str
 ) -> None:
     state = made(tmp_path, [groups.insert_text_key(100), groups.insert(200, groups.text_relation("note"), "a")])
-    reader = stream_of(state, "account", schemaEvolution=evolution)
-    start = reader.initialOffset()
     with pytest.raises(UnfitValues, match="written before the type of the column changed: begin after that"):
-        read(reader, start, reader.latestOffset(start, ALL))
+        read_all(state, "account", schemaEvolution=evolution)
     (row,) = read_all(state, "account", schemaEvolution=evolution, startingPosition=format_lsn(Lsn(150)))
     assert row["note"] == "a"
 
