@@ -32,6 +32,7 @@ from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark_ctl.requests.realtime_switch import slow_archiving
 from tidemark_ctl.requests.waiting import Echo, PolledAnswer, WaitReport
+from tidemark_ctl.views.lake_tree import waiting_pipelines
 from tidemark_ctl.views.processes import Process, send_request
 from tidemark_ctl.views.realtime_tree import GIVE_UP_HINT, Observation, missing_text, observe
 from tidemark_ctl.views.render import Tree
@@ -273,8 +274,16 @@ class EndToEndCheck:
         if not behind:
             return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
         names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))
-        hint = f"check that its pipeline runs; remove a reader that never returns: cdcctl reader drop {min(behind)}"
-        return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
+        waits = waiting_pipelines(self._store.folder.root, behind)
+        reasons = "".join(f"; {wait.reader}: {wait.reason}" for wait in waits)
+        stuck = [name for name in sorted(behind) if all(name != wait.reader for wait in waits)]
+        hints = [wait.hint for wait in waits[:1]]
+        if stuck:
+            hints.append(
+                f"check that the pipeline of {stuck[0]} runs; remove a reader that never returns: "
+                f"cdcctl reader drop {stuck[0]}"
+            )
+        return Leg(LegEnd.PENDING, f"{names} of the due {self._due}{reasons}", "; ".join(hints))
 
     def _passed_by(self, role: Role, written: _SentMarker) -> Leg | None:
         """Return the passed leg if a process has read the marker, with the time."""

@@ -1,5 +1,6 @@
-"""The last progress that each pipeline of a state recorded for its lake, for `cdcctl status`; see `driver.progress`."""
+"""The last recorded progress of each pipeline and its lake, for `cdcctl status`; see `landing.progress`."""
 
+import shlex
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,15 @@ class PipelineReport:
     stale: tuple[str, ...] = ()
     waits_for_room: str = ""
     waits_for_store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderWait:
+    """Why a pipeline does not confirm what it has read."""
+
+    reader: str
+    reason: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,34 @@ def paused_tables(state: Path) -> list[tuple[str, LakeFault]]:
     """Return the paused logs and replicas, each with the reader whose pipeline writes it."""
     reports = pipeline_reports(state)
     return [(report.reader, fault) for report in reports for fault in report.faults if fault.kind == PAUSED]
+
+
+def waiting_pipelines(state: Path, readers: Container[str]) -> list[ReaderWait]:
+    """Return why pipelines of `readers` wait, by their last report: a disk, a store, or paused tables."""
+    return [
+        ReaderWait(report.reader, reason, hint)
+        for report in pipeline_reports(state)
+        if report.reader in readers
+        for reason, hint in (
+            (report.waits_for_room, "free space on that disk"),
+            (report.waits_for_store, "see the pipeline's log for the answers of the object store"),
+            _paused_wait(report),
+        )
+        if reason
+    ]
+
+
+def _paused_wait(report: PipelineReport) -> tuple[str, str]:
+    """Return how many tables are paused, with the first one, and the remedy."""
+    paused = [fault for fault in report.faults if fault.kind == PAUSED]
+    if not paused:
+        return "", ""
+    first = paused[0]
+    more = f" and {len(paused) - 1} more" if len(paused) > 1 else ""
+    return (
+        f"the outbox keeps the changes of paused tables: {first.table} {first.target}{more} ({first.reason})",
+        f"remove the cause, then: cdcctl table resume {shlex.quote(first.table)}; cdcctl status lists all of them",
+    )
 
 
 def lake_tree(state: Path) -> Tree:

@@ -1,6 +1,7 @@
 """`cdcctl check`: every connection is timed, and a broken one is named."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,19 @@ from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
 from tidemark.io.archive.spool import Spool
 from tidemark.io.readers.outbox import OutboxReader
+from tidemark.io.readers.progress_file import record_progress
 from tidemark.model.errors import ExitCode
 
 SOON_S = "10"
+PAUSED_LOG = {
+    "database": "5",
+    "relation": "16400",
+    "table": "public.a b",
+    "target": "log",
+    "kind": "paused",
+    "reason": "Read-only file system",
+    "after": "1:0/1:0",
+}
 
 
 def check(pair: Pair, *arguments: str) -> Done:
@@ -65,6 +76,35 @@ def test_a_reader_that_does_not_confirm_is_named(pair: Pair) -> None:
         pair.catch_up()
     found = broken(check(pair, "--deadline-s", SOON_S), "leg readers is broken", "lazy has confirmed 0 of")
     assert found == {**dict.fromkeys(("node", "capture", "archive", "consumer"), "passed"), "readers": "broken"}
+
+
+@pytest.mark.feature("I44")
+@pytest.mark.parametrize(
+    ("found", "said", "remedy"),
+    [
+        (
+            {"faults": [PAUSED_LOG, PAUSED_LOG | {"target": "replica"}]},
+            "lake: the outbox keeps the changes of paused tables: public.a b log and 1 more (Read-only file system)",
+            "cdcctl table resume 'public.a b'",
+        ),
+        ({"waits_for_room": "no space left in /lake"}, "lake: no space left in /lake", "free space on that disk"),
+        ({"waits_for_store": "503 of s3://lake"}, "lake: 503 of s3://lake", "the pipeline's log"),
+    ],
+)
+def test_a_pipeline_that_waits_is_named_with_its_remedy(
+    pair: Pair, found: Mapping[str, object], said: str, remedy: str
+) -> None:
+    with OutboxReader.open(pair.sidecar.folder) as reader:
+        reader.register("lake")
+        pair.node.sql("INSERT INTO account VALUES (1)")
+        pair.catch_up()
+    report = {"reader": "lake", "lake": "/lake", "lsn": "0/1", "tables": 1, **found}
+    record_progress(pair.sidecar.folder, "lake", json.dumps(report).encode())
+    done = check(pair, "--deadline-s", "2")
+    assert broken(done, "lake has confirmed 0 of", said)["readers"] == "broken"
+    _message, hint = reported(done.err)
+    assert remedy in hint
+    assert "reader drop" not in hint, "it would discard what the tables need"
 
 
 @pytest.mark.feature("I44")
