@@ -6,9 +6,10 @@
     rows     typed rows of a table by Spark's format, in a session with Spark's default options, to a sink that
              discards them and to Parquet
     copy     a table's first copy into the outbox, compared with COPY to /dev/null
+    tables   the same for tables of ten rows, of which one is a row of the output (`--tables`)
 
-Rows have five columns. The order changes with each round. A ratio is the time of the first contestant divided by that
-of another in the same round: above 1, the other was faster. Only ratios are meaningful on a shared machine.
+Other rows have five columns. The order changes with each round. A ratio is the time of the first contestant divided by
+that of another in the same round: above 1, the other was faster. Only ratios are meaningful on a shared machine.
 """
 
 import argparse
@@ -39,10 +40,12 @@ from scripts.bench.measuring.user_session import user_session
 from scripts.bench.measuring.workloads import SETTINGS, node, record
 from tests.support.processes.spark import spark_jvm
 from tests.support.servers.outbox_server import Certificate, outbox_server, token_file
+from tests.support.servers.postgres import Cluster
 from tidemark.io.process.lake_config import Written
 from tidemark.pipeline.driver.runner import register_source
 
-STAGES = ("outbox", "spark", "rows", "copy")
+STAGES = ("outbox", "spark", "rows", "copy", "tables")
+ROWS_OF_SMALL = 10
 QUICK_ROWS = 300_000
 QUICK_ROUNDS = 1
 
@@ -57,6 +60,39 @@ def outbox_trials(outbox: Outbox, decode: Trial, rows: int) -> dict[str, Trial]:
     outbox.create_outbox()
     outbox.write()
     return {"decode": decode, "outbox write": write, "outbox read": lambda: measured(outbox.read, rows)}
+
+
+def copy_stages(
+    cluster: Cluster, rows: int, tables: int, stages: Collection[str], folder: Path
+) -> Iterator[tuple[str, int, dict[str, Trial]]]:
+    """Yield the stages of a first copy, each with the number that its speeds refer to."""
+    if "copy" in stages:
+        yield "copy", rows, copy_trials(Copying(cluster, "insert", ["narrow"], folder), rows)
+    if "tables" in stages:
+        small = [f"small_{number}" for number in range(tables)]
+        create_small(cluster, small)
+        yield "tables", tables, copy_trials(Copying(cluster, "small", small, folder), tables * ROWS_OF_SMALL)
+
+
+def copy_trials(copying: Copying, rows: int) -> dict[str, Trial]:
+    """Return the contestants of `copy` and `tables`."""
+    copying.server()  # sets hint bits
+    return {
+        "COPY to /dev/null": copying.server,
+        "psql, to /dev/null": copying.client,
+        "first copy": lambda: copying.ours(rows),
+    }
+
+
+def create_small(cluster: Cluster, tables: Sequence[str]) -> None:
+    """Create tables of a few rows in a separate database."""
+    cluster.sql("CREATE DATABASE small")
+    for table in tables:
+        cluster.sql(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, note text);"
+            f"INSERT INTO {table} SELECT n, 'note ' || n FROM generate_series(1, {ROWS_OF_SMALL}) n",
+            "small",
+        )
 
 
 def row_trials(spark: SparkSession, feeding: Outbox, rows: int, server: Mapping[str, str]) -> dict[str, Trial]:
@@ -152,6 +188,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--stage", action="append", choices=STAGES, help="only this one; may come again")
+    parser.add_argument("--tables", type=int, default=400, help="`tables`: how many")
     parser.add_argument("--server", action="store_true", help="`rows`: also from an outbox server, by Flight with TLS")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="`rows`: a setting of Spark")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, {QUICK_ROUNDS} round")
@@ -163,10 +200,10 @@ def main() -> None:
     about = {**machine(), "settings": SETTINGS, **({"Spark": spark} if spark else {})}
     reported: list[dict[str, object]] = []
 
-    def report(stage: str, costs: Mapping[str, Sequence[Cost]]) -> None:
-        reported.append(result(stage, rows, costs))
+    def report(stage: str, costs: Mapping[str, Sequence[Cost]], count: int = rows) -> None:
+        reported.append(result(stage, count, costs))
         if not arguments.json:
-            show(stage, rows, costs)
+            show(stage, count, costs)
 
     if not arguments.json:
         print(", ".join(f"{name} {value}" for name, value in about.items() if name != "settings"))
@@ -175,15 +212,8 @@ def main() -> None:
         cluster = stack.enter_context(node())
         recording = record(cluster, "insert", rows, folder, init_state)
         stages = arguments.stage or STAGES
-        if "copy" in stages:
-            copying = Copying(cluster, "insert", "narrow", folder)
-            copying.server()  # sets hint bits
-            trials = {
-                "COPY to /dev/null": copying.server,
-                "psql, to /dev/null": copying.client,
-                "first copy": lambda: copying.ours(rows),
-            }
-            report("copy", run_trials(trials, rounds))
+        for stage, count, trials in copy_stages(cluster, rows, arguments.tables, stages, folder):
+            report(stage, run_trials(trials, rounds), count)
         if {"outbox", "spark", "rows"} & set(stages):
             groups = decoded(recording)
         if "outbox" in stages:

@@ -233,13 +233,13 @@ def spark_trial(spark: SparkSession, state: Path, rows: int, written: Written) -
 
 
 class Copying:
-    """A table of a running node, copied by Tidemark into an outbox, and by the server without a destination."""
+    """Tables of a running node, copied by Tidemark into an outbox, and by the server without a destination."""
 
-    def __init__(self, cluster: Cluster, database: str, table: str, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, database: str, tables: Sequence[str], folder: Path) -> None:
         self._cluster = cluster
         self._database = database
-        self._table = table
-        self._model = folder / "copy-model"
+        self._tables = tables
+        self._model = folder / "copy-model" / database
         self._config = config_for(cluster, database, copy=True)
         self._others = {child.pid for child in psutil.Process(cluster.pid).children()}
         initialise(self._config, StateFolder(self._model))
@@ -247,13 +247,13 @@ class Copying:
     def server(self) -> Cost:
         """COPY to /dev/null: the server formats the rows and discards them."""
         before_s, started = self._server_cpu_s(), time.perf_counter()
-        self._cluster.sql(f"COPY {self._table} TO '/dev/null'", self._database)
+        self._cluster.sql(self._each("COPY {} TO '/dev/null'"), self._database)
         return Cost(time.perf_counter() - started, self._server_cpu_s() - before_s)
 
     def client(self) -> Cost:
         """Read the rows with psql and discard them."""
         where = ["-h", str(self._cluster.folder), "-p", str(self._cluster.port), "-U", SUPERUSER, self._database]
-        command = [str(self._cluster.server.client("psql")), *where, "-qc", f"COPY {self._table} TO STDOUT"]
+        command = [str(self._cluster.server.client("psql")), *where, "-qc", self._each("COPY {} TO STDOUT")]
         before_s, started = self._server_cpu_s() + _cpu_s(), time.perf_counter()
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         return Cost(time.perf_counter() - started, self._server_cpu_s() + _cpu_s() - before_s)
@@ -290,6 +290,9 @@ class Copying:
         if copied != rows:
             raise SystemExit(f"{copied} rows were copied, of {rows}")
         return cost
+
+    def _each(self, statement: str) -> str:
+        return "; ".join(map(statement.format, self._tables))
 
     @contextmanager
     def _new_state(self) -> Iterator[StateStore]:

@@ -1,6 +1,8 @@
 """Reads a table's rows from the server into the spool in a separate thread, at the server's speed.
 
-It ends the table's transaction after the last row, so a slow reader of the rows keeps nothing open at the node.
+It ends the table's transaction after the last row, and the sessions soon after it, so a slow reader of the rows keeps
+nothing open at the node. A table that is delivered by then leaves the sessions to the next one: to connect costs the
+server more than to read a small table.
 """
 
 import threading
@@ -16,6 +18,7 @@ from tidemark.io.node.copy_stream import BlockBounds
 from tidemark.runtime.context import Stopped
 
 Item = TypeVar("Item")
+IDLE_S = 1.0  # how long the sessions are kept after the last row while the rows are delivered
 
 
 class CopyReading:
@@ -36,7 +39,9 @@ class CopyReading:
         is_left = threading.Event()
         with ThreadPoolExecutor(1, "tidemark-copy-read") as pool:
             try:
-                yield pool.submit(self._read, spool, snapshot, locked, is_left)
+                whole = pool.submit(self._read, spool, snapshot, locked, is_left)
+                pool.submit(self._close_if_idle, is_left)  # NB: by the same thread, so after the last row
+                yield whole
             finally:
                 is_left.set()
 
@@ -45,10 +50,13 @@ class CopyReading:
         # NB: `closing`: COPY must end before its transaction does, also if it is aborted.
         with locked, closing(self._source.rows(relation, self._bounds)) as rows:
             spool.fill(until_stopped(rows, self._stopping, is_left), relation.qualified_name)
-        self._source.close()
         self._log.info(
             "table read", table=relation.qualified_name, relation_oid=relation.oid, spooled_bytes=spool.byte_count
         )
+
+    def _close_if_idle(self, is_left: threading.Event) -> None:
+        if not is_left.wait(IDLE_S):
+            self._source.close()
 
 
 def until_stopped(items: Iterator[Item], *stopping: threading.Event) -> Iterator[Item]:
