@@ -274,10 +274,10 @@ class EndToEndCheck:
         if not behind:
             return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
         names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))
-        waits = waiting_pipelines(self._store.folder.root, behind)
-        reasons = "".join(f"; {wait.reader}: {wait.reason}" for wait in waits)
-        stuck = [name for name in sorted(behind) if all(name != wait.reader for wait in waits)]
-        hints = [wait.hint for wait in waits[:1]]
+        found = waiting_pipelines(self._store.folder.root, behind)
+        reasons = "".join(f"; {wait.reader}: {wait.reason}" for wait in found)
+        stuck = [name for name in sorted(behind) if all(name != wait.reader for wait in found)]
+        hints = [wait.hint for wait in found[:1]]
         if stuck:
             hints.append(
                 f"check that the pipeline of {stuck[0]} runs; remove a reader that never returns: "

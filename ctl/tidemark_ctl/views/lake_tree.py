@@ -125,30 +125,24 @@ def paused_tables(state: Path) -> list[tuple[str, LakeFault]]:
 
 def waiting_pipelines(state: Path, readers: Container[str]) -> list[ReaderWait]:
     """Return why pipelines of `readers` wait, by their last report: a disk, a store, or paused tables."""
-    return [
-        ReaderWait(report.reader, reason, hint)
-        for report in pipeline_reports(state)
-        if report.reader in readers
-        for reason, hint in (
-            (report.waits_for_room, "free space on that disk"),
-            (report.waits_for_store, "see the pipeline's log for the answers of the object store"),
-            _paused_wait(report),
-        )
-        if reason
-    ]
+    return [wait for report in pipeline_reports(state) if report.reader in readers for wait in _waits(report)]
 
 
-def _paused_wait(report: PipelineReport) -> tuple[str, str]:
-    """Return how many tables are paused, with the first one, and the remedy."""
+def _waits(report: PipelineReport) -> Iterator[ReaderWait]:
+    if report.waits_for_room:
+        yield ReaderWait(report.reader, report.waits_for_room, "free space on that disk")
+    if report.waits_for_store:
+        hint = "see the pipeline's log for the answers of the object store"
+        yield ReaderWait(report.reader, report.waits_for_store, hint)
     paused = [fault for fault in report.faults if fault.kind == PAUSED]
-    if not paused:
-        return "", ""
-    first = paused[0]
-    more = f" and {len(paused) - 1} more" if len(paused) > 1 else ""
-    return (
-        f"the outbox keeps the changes of paused tables: {first.table} {first.target}{more} ({first.reason})",
-        f"remove the cause, then: cdcctl table resume {shlex.quote(first.table)}; cdcctl status lists all of them",
-    )
+    if paused:
+        first = paused[0]
+        more = f" and {len(paused) - 1} more" if len(paused) > 1 else ""
+        yield ReaderWait(
+            report.reader,
+            f"the outbox keeps the changes of paused tables: {first.table} {first.target}{more} ({first.reason})",
+            f"remove the cause, then: cdcctl table resume {shlex.quote(first.table)}; cdcctl status lists all of them",
+        )
 
 
 def lake_tree(state: Path) -> Tree:
