@@ -56,6 +56,7 @@ from tidemark.wire.outbox_requests import REQUEST, REQUEST_BYTES_MAX, VALUES, Ou
 from tidemark.wire.values import CHUNK_BYTES
 
 if TYPE_CHECKING:
+    from tidemark.io.readers.outbox import StoredChunks
     from tidemark.wire.outbox import OutboxValue
     from tidemark.wire.values import ValueHeader
 
@@ -263,6 +264,25 @@ def test_a_client_ends_a_stream_of_which_nothing_arrives(state: Path) -> None:
                 next(outbox.read(NO_SEQUENCE, Sequence(2)))
         finally:
             goes_on.set()
+
+
+class CuttingReader(OutboxReader):
+    """Reads values of which the server can send only the first message."""
+
+    streams = 0
+
+    def stored_chunks(self, ranges: "Iterable[tuple[Sequence, Sequence]]", bytes_max: int) -> "Iterator[StoredChunks]":
+        type(self).streams += 1
+        yield next(super().stored_chunks(ranges, bytes_max))
+        raise flight.FlightUnavailableError("cut off")
+
+
+def test_a_patient_client_pauses_before_it_resumes_a_stream_that_broke_without_a_value(state: Path) -> None:
+    with CuttingReader.open(StateFolder(state)) as reader, outbox_server(state, opened=lambda: reader) as (_, url):
+        outbox = FlightOutbox(ServerAddress(url, Secret(TOKEN)), outage_s=1.0)
+        with pytest.raises(ServerUnreachable, match="does not answer"):
+            list(outbox.read(NO_SEQUENCE, Sequence(2)))
+    assert 2 <= CuttingReader.streams <= 5, "after 0.1, 0.2 and 0.4 s"
 
 
 @pytest.mark.parametrize(

@@ -235,19 +235,21 @@ class FlightOutbox:
 
     def _all_chunks(self, ranges: list[tuple[Sequence, Sequence]]) -> Iterator[tuple[Sequence, list[bytes]]]:
         """Yield the stored chunks of each value; of those that are left again after an outage of the server."""
-        identity, broken_s = self.identity, 0.0
+        identity, broken_s, wait_s = self.identity, 0.0, POLL_S
         while ranges:
             try:
                 for value in self._chunks(ranges):
                     yield value
-                    ranges, broken_s = _behind(ranges, value[0]), 0.0
+                    ranges, broken_s, wait_s = _behind(ranges, value[0]), 0.0, POLL_S
                 ranges = []  # also if values were not sent
             except ServerUnreachable:
                 broken_s = broken_s or time.monotonic()
-                if time.monotonic() >= broken_s + self._outage_s:
+                if time.monotonic() + wait_s > broken_s + self._outage_s:
                     raise
                 if self._facts().identity != identity:
                     raise StateReplaced(f"{self.place} has another outbox than before its restart") from None
+                time.sleep(wait_s)  # a server may answer, and break each stream
+                wait_s = min(2 * wait_s, POLL_S_MAX)
 
     def _chunks(self, ranges: list[tuple[Sequence, Sequence]]) -> Iterator[tuple[Sequence, list[bytes]]]:
         """Yield the stored chunks of each value."""
