@@ -34,6 +34,7 @@ _DATABASE = Oid(1)  # of a batch here: it has the name of its database
 class _JsonRecords(Serializer):
     """Records whose keys and values are lines of JSON."""
 
+    only_computes = True
     _ops: Container[Op] = frozenset(Op)  # rows of others have no record
 
     def __init__(self, *, tombstones: bool = True) -> None:

@@ -67,9 +67,14 @@ class SerializedBatch:
 
 
 class Serializer(ABC):
-    """Converts batches to records. `settings` are values of the configuration that its format needs."""
+    """Converts batches to records.
+
+    `settings`: values of the configuration that its format needs. `only_computes`: it never waits, for a registry of
+    schemas for example, so that no more threads run it at once than there are CPUs.
+    """
 
     settings: Mapping[str, Mapping[str, object]] = {}
+    only_computes: bool = False
 
     @abstractmethod
     def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:

@@ -110,6 +110,30 @@ def test_transforms_and_serializers_run_on_all_workers_at_a_time_and_never_in_th
         assert positions == sorted(positions), "prepared together, handled in order"
 
 
+def test_a_serializer_that_only_computes_runs_in_as_many_threads_as_there_are_processors(store: StateStore) -> None:
+    """More threads would wait for each other's interpreter lock, and cost more CPU."""
+    slots = threading.BoundedSemaphore(WORKERS // 2)
+    together, running, most = threading.Barrier(WORKERS // 2), set(), 0
+
+    class MeetingJson(FlatJson):
+        def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
+            nonlocal most
+            running.add(threading.get_ident())
+            most = max(most, len(running))
+            together.wait(DEADLINE_S)
+            try:
+                return super().records(batch, now_ns)
+            finally:
+                running.remove(threading.get_ident())
+
+    pool, consumer = started(store, Processing(False, MeetingJson(), SystemClock(), slots), Order.NONE, [])
+    count = ROUNDS * WORKERS
+    consumer.on_events(iter([group(100 + lsn, [batch(100 + lsn, [1, 2])]) for lsn in range(count)]))
+    wait_until(lambda: pool.settled_units == count or pool.error is not None)
+    assert (pool.error, pool.drain(DEADLINE_S)) == (None, ())
+    assert most == WORKERS // 2
+
+
 @pytest.mark.feature("A20")
 def test_a_confirmation_reads_and_serializes_no_change(store: StateStore) -> None:
     calls = 0

@@ -4,9 +4,12 @@ It runs in a thread of the pool. The handler gets one of four kinds of units, by
 same time is the order's decision (`tidemark.engine.pool.dispatch`).
 """
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 from tidemark.engine.pool.batch import ROWS_AT_ONCE, Batch, Change
 from tidemark.engine.pool.poison import CallPart, CallParts, ParkedBatch, rows_of
@@ -30,6 +33,11 @@ GivenHandler = (
 )
 
 
+def _processors() -> threading.BoundedSemaphore:
+    """Return a slot for each CPU of this process."""
+    return threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+
+
 @dataclass(frozen=True, slots=True)
 class Processing:
     """How batches are handled."""
@@ -37,6 +45,8 @@ class Processing:
     takes_changes: bool  # the handler takes single changes
     serializer: Serializer | None
     clock: Clock
+    # For what only computes: more threads than CPUs would wait for each other's interpreter lock, which costs CPU.
+    processors: threading.BoundedSemaphore = field(default_factory=_processors)
 
     @property
     def is_plain(self) -> bool:
@@ -50,7 +60,8 @@ class Processing:
     def serialized(self, batch: Batch) -> SerializedBatch:
         """Serialize a batch."""
         assert self.serializer is not None, "chosen by it"
-        return self.serializer.serialized(batch, self.clock.wall_us() * NSECS_PER_USEC)
+        with self.processors if self.serializer.only_computes else nullcontext():
+            return self.serializer.serialized(batch, self.clock.wall_us() * NSECS_PER_USEC)
 
     def serialized_changes(self, batch: Batch) -> Sequence[tuple[int, SerializedChange]]:
         """Serialize a batch; return its records with the rows of their changes."""
@@ -103,7 +114,8 @@ class PendingBatch:
     def transformed(self) -> Sequence[Batch]:
         """Return the batches that the transforms make of it."""
         if self._chosen is not None:
-            self._batch, self._chosen = self._batch.with_rows(rows_at(self._batch.arrow, self._chosen)), None
+            with self._processing.processors:
+                self._batch, self._chosen = self._batch.with_rows(rows_at(self._batch.arrow, self._chosen)), None
         return (self._batch,) if self._plan is None else self._plan.apply(self._batch)
 
     def prepare(self) -> None:
