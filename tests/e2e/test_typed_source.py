@@ -92,6 +92,24 @@ def test_a_stream_ends_at_other_columns_and_continues_with_them(
         assert reader.applied > 2 * len(counts)
 
 
+def test_a_stream_that_was_stopped_reads_rows_of_an_earlier_type_first_and_then_continues(
+    spark: SparkSession, state: Path, tmp_path: Path
+) -> None:
+    found: list[tuple[str, int]] = []
+
+    def each(rows: DataFrame, _batch_id: int) -> None:
+        found.append((rows.dtypes[0][1], rows.count()))
+
+    drain(spark, state, tmp_path / "checkpoint", each, schemaEvolution="restart")
+    feed(state, [groups.insert(300, groups.relation(), None), groups.insert_text_key(400)])
+    feed(state, [groups.insert_text_key(500), groups.insert(600, groups.relation(), None)])
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="SchemaChanged"):
+            drain(spark, state, tmp_path / "checkpoint", each, schemaEvolution="restart")
+    drain(spark, state, tmp_path / "checkpoint", each, schemaEvolution="restart")
+    assert found == [("bigint", 2 * ROWS), ("bigint", 1), ("string", 2), ("bigint", 1)]
+
+
 @pytest.mark.feature("L04")
 def test_the_query_of_a_lapsed_reader_ends_with_the_remedy_and_continues_when_resumed(
     spark: SparkSession, state: Path, tmp_path: Path

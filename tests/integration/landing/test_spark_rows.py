@@ -25,14 +25,19 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.capture_change import CaptureChange
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEvent
 from tidemark.model.errors import ConfigError, TidemarkError
-from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, format_lsn
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Align, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.lake.layout import lake_columns
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
 from tidemark.pipeline.source.rows.exact_values import UnfitValues
-from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged, TablesDiffer, UnknownTable
+from tidemark.pipeline.source.rows.query_table import (
+    ChangesMissing,
+    SchemaChanged,
+    TablesDiffer,
+    UnknownTable,
+)
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.wire.state.readers import ReaderKind
 from tidemark.wire.state.state_keys import BEGINNING, LEDGER
@@ -431,17 +436,6 @@ def test_a_value_that_does_not_fit_its_column_is_an_error_that_names_it(tmp_path
     feed(state, [groups.insert_text_key(200)])
     with pytest.raises(UnfitValues, match=r"column id: string does not become int64.*schemaEvolution=restart gives"):
         read(reader, start, reader.latestOffset(start, ALL))
-
-
-@pytest.mark.parametrize("evolution", ["fail", "restart", "ignore"])
-def test_an_earlier_value_that_does_not_fit_the_newest_type_is_an_error_with_the_way_round_it(
-    tmp_path: Path, evolution: str
-) -> None:
-    state = made(tmp_path, [groups.insert_text_key(100), groups.insert(200, groups.text_relation("note"), "a")])
-    with pytest.raises(UnfitValues, match="written before the type of the column changed: begin after that"):
-        read_all(state, "account", schemaEvolution=evolution)
-    (row,) = read_all(state, "account", schemaEvolution=evolution, startingPosition=format_lsn(Lsn(150)))
-    assert row["note"] == "a"
 
 
 def test_a_query_reads_the_columns_that_it_chose(tmp_path: Path) -> None:

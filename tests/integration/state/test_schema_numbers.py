@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,34 @@ def test_a_table_with_ever_new_names_keeps_versions_of_the_latest(store: StateSt
         if number % 10 == 0:
             store.read_versions()  # as a process that begins an epoch
     assert store.latest_versions()[groups.DATABASE, Oid(20_000)].name == "t"
+
+
+@pytest.mark.parametrize("is_stored_together", [True, False])
+def test_a_table_whose_column_gets_an_earlier_name_or_type_again_has_new_numbers(
+    store: StateStore,
+    is_stored_together: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Of its versions, the one with the greatest number is the newest: a query gets its columns."""
+    first = groups.text_relation("note")
+    renamed, enum = groups.text_relation("remark"), replace(first.columns[1], typmod=7)
+    retyped = replace(first, columns=(first.columns[0], enum))
+    keyed = replace(first, primary_key=(), identity_columns=())
+    versions = [first, renamed, first, keyed, first, retyped, first]
+    encoded = [encode_group(groups.insert(100 + 8 * each, of, "a")) for each, of in enumerate(versions)]
+    if is_stored_together:
+        with store.transaction(None) as transaction:
+            for group in encoded:
+                transaction.deliver(group)
+    else:
+        for group in encoded:
+            with store.transaction(None) as transaction:
+                transaction.deliver(group)
+            store.read_versions()
+    with OutboxReader.open(store.folder) as outbox:
+        found = outbox.headers(Sequence(0), outbox.head())
+    numbers = [int(header.schema_version) for header in found if header.row_count and header.schema_version]
+    assert numbers == [1, 2, 3, 4, 3, 5, 6], "the key is no column"
+    assert store.latest_versions()[groups.DATABASE, first.oid] == first
 
 
 def test_a_table_that_is_renamed_back_has_new_numbers(store: StateStore) -> None:

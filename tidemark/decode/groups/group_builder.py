@@ -1,10 +1,11 @@
 """Builds bounded change groups from committed transactions: collects rows of many transactions into columnar batches.
 
 A group is a contiguous part of the stream. It ends where a bound is reached, also inside a transaction, and before an
-event by which a table leaves the selection: a reader that ends there has all earlier changes. An item that is neither a
-row nor a message is a *barrier*: all batches end there, so that rows of earlier batches precede it in the stream and
-rows of later batches follow it. Between barriers there is one batch for each relation version, in no order: the rows
-carry their positions. Batches of one table are in stream order, also if its versions or partitions alternate.
+event by which a table leaves the selection or a column gets another type: a reader that ends there has all earlier
+changes, and may continue with other columns. An item that is neither a row nor a message is a *barrier*: all batches
+end there, so that rows of earlier batches precede it in the stream and rows of later batches follow it. Between
+barriers there is one batch for each relation version, in no order: the rows carry their positions. Batches of one table
+are in stream order, also if its versions or partitions alternate.
 """
 
 from bisect import bisect_left
@@ -139,7 +140,7 @@ class GroupBuilder:
                 if item.position.ordinal < first:
                     self._count_item(item, end)
                     continue
-                if self._is_full or (self._holds_changes and self._selected.ends_capture(item)):
+                if self._is_full or self._ends_before(item):
                     yield self._close()
                 self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
@@ -306,6 +307,15 @@ class GroupBuilder:
                 if self._selected.selects(relation):
                     target = self._routes.target(relation)
                     self._counts.count(end.commit_lsn, versions.databases[number], target, count)
+
+    def _ends_before(self, item: Item) -> bool:
+        if self._holds_changes and self._selected.ends_capture(item):
+            return True
+        return self._holds_rows and self._selected.changes_types(item)
+
+    @property
+    def _holds_rows(self) -> bool:
+        return self._row_count > 0 or (self._collected is not None and len(self._collected) > 0)
 
     @property
     def _holds_changes(self) -> bool:

@@ -84,6 +84,16 @@ class SelectedItems:
             return left is not None and self.selects(left) and self._routes.target(left).oid == left.oid
         return self._capture_change(item) is CaptureChange.ENDS
 
+    def changes_types(self, item: Item) -> bool:
+        """Return whether a column of a selected table gets another type, or other precision."""
+        if not isinstance(item, SchemaEvent) or item.before is None or item.after is None:
+            return False
+        were, are = (
+            {column.number: (column.type and column.type.oid, column.typmod) for column in version.live_columns}
+            for version in (item.before, item.after)
+        )
+        return any(were.get(number, kind) != kind for number, kind in are.items()) and self.selects(item.after)
+
     def _marked(self, item: RoutedItem) -> RoutedItem:
         """Mark an event by which a table leaves the selection, or comes into it."""
         if not isinstance(item, SchemaEvent):

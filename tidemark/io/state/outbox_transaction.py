@@ -288,11 +288,11 @@ class OutboxTransaction(StoredValues):
         return number
 
     def _number(self, database: Oid, relation: Relation) -> SchemaVersion | None:
-        """Return the number of a version that is stored under the latest name of its table."""
+        """Return the number of a version that is stored under the latest name and columns of its table."""
         if self._new_versions:
             if (number := self._new_present.number(database, relation)) is not None:
                 return number
-            if self._new_present.has_other_name(database, relation):
+            if self._new_present.looks_different(database, relation):
                 return None
         number = self._numbers.present.number(database, relation)
         return None if number in self._deleted_versions else number

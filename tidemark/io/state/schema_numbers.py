@@ -2,9 +2,9 @@
 
 Readers keep a version by its number, so no number is used twice: the next one follows the greatest stored number, and
 the version that has it is never deleted. Of the versions of a table, the one with the greatest number is the one that
-was delivered last, by its name: a table that gets an earlier name again gets new numbers with it. The newest version
-with each of its latest names stays: queries find the table by these (`tidemark.pipeline.source.rows.query_table`). Of
-dropped tables, those of the latest ones stay.
+was delivered last, by its name and its columns: a table that gets an earlier name, or a column that gets an earlier
+type, has new numbers from then on. The newest version with each of its latest names stays: queries find the table by
+these (`tidemark.pipeline.source.rows.query_table`). Of dropped tables, those of the latest ones stay.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ NAMES_KEPT = 8  # latest names of a table of which a version stays
 
 
 class PresentVersions:
-    """The numbers of the versions that tables have under their latest names; `by_table` has them."""
+    """The numbers of the versions that tables have with their latest names and columns; `by_table` has them."""
 
     def __init__(self) -> None:
         self.by_table: dict[TableKey, dict[Relation, SchemaVersion]] = {}
@@ -32,20 +32,24 @@ class PresentVersions:
         return table in self.by_table
 
     def number(self, database: Oid, relation: Relation) -> SchemaVersion | None:
-        """Return the number of a version; None if it has none, or the table had another name since."""
+        """Return the number of a version; None if it has none, or the table had another name or other columns since."""
         versions = self.by_table.get((database, relation.oid))
         return None if versions is None else versions.get(relation)
 
     def add(self, database: Oid, relation: Relation, number: SchemaVersion) -> None:
         """Record the number of a version that follows all others."""
-        if self.has_other_name(database, relation):
+        if self.looks_different(database, relation):
             del self.by_table[database, relation.oid]
         self.by_table.setdefault((database, relation.oid), {})[relation] = number
 
-    def has_other_name(self, database: Oid, relation: Relation) -> bool:
-        """Return whether the latest version of the relation has another name."""
+    def looks_different(self, database: Oid, relation: Relation) -> bool:
+        """Return whether the latest version of the relation has another name or other columns.
+
+        Other differences may alternate: a transaction that inserts while a label of its enum is renamed commits rows of
+        the earlier version after those of the later one.
+        """
         latest = next(iter(self.by_table.get((database, relation.oid), ())), relation)
-        return latest.qualified_name != relation.qualified_name
+        return latest is not relation and _looks(latest) != _looks(relation)
 
     def forget(self, numbers: Collection[SchemaVersion]) -> None:
         """Remove versions."""
@@ -54,6 +58,11 @@ class PresentVersions:
             for table, versions in self.by_table.items()
         }
         self.by_table = {table: versions for table, versions in kept.items() if versions}
+
+
+def _looks(relation: Relation) -> tuple[object, ...]:
+    columns = relation.live_columns
+    return relation.qualified_name, *((one.number, one.name, one.type and one.type.oid, one.typmod) for one in columns)
 
 
 class SchemaNumbers:

@@ -13,13 +13,14 @@ from tidemark.pipeline.source.batch import OutboxBatchReader
 from tidemark.pipeline.source.captured_databases import CapturedDatabases
 from tidemark.pipeline.source.contents import Contents
 from tidemark.pipeline.source.opened_outbox import open_outbox
-from tidemark.pipeline.source.options import FORMAT, RowColumns, SourceOptions
+from tidemark.pipeline.source.options import FORMAT, Evolution, RowColumns, SourceOptions
 from tidemark.pipeline.source.remedies import stating_remedies
 from tidemark.pipeline.source.rows.change_form import ChangeForm, change_fields
 from tidemark.pipeline.source.rows.envelope_form import EnvelopeForm, envelope_fields
 from tidemark.pipeline.source.rows.query_table import QueryTable, find_table
 from tidemark.pipeline.source.rows.row_contents import RowContents
 from tidemark.pipeline.source.rows.row_form import RowForm
+from tidemark.pipeline.source.rows.unread_columns import fit_to_unread
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.pipeline.source.value_contents import SCHEMA, ValueContents
 
@@ -28,6 +29,7 @@ class OutboxSource(DataSource):
     """The data source `tidemark`."""
 
     _table: QueryTable | None = None  # as it was when Spark asked for the columns
+    _is_behind = False  # its columns are not the newest ones
 
     @classmethod
     def name(cls) -> str:
@@ -41,12 +43,20 @@ class OutboxSource(DataSource):
         if options.table is None or options.columns is RowColumns.RAW:
             return spark_schema(SCHEMA)
         self._table = self._find(options)
+        if options.evolution is Evolution.RESTART and options.reader is not None:
+            self._table = self._fit_to_unread(self._table, options, options.reader)
         return spark_schema(pa.schema(fields_of(self._table, options.columns)))
 
     @stating_remedies()
     def reader(self, schema: StructType) -> OutboxBatchReader:
         """Return the reader of one batch query."""
         options = self._options()
+        if self._is_behind:
+            raise ConfigError(
+                f"with schemaEvolution=restart, table {options.table!r} has the columns of the rows that reader "
+                f"{options.reader!r} has not read, and later rows have others: only a stream continues with these",
+                hint="leave schemaEvolution=restart out, or read a stream",
+            )
         return OutboxBatchReader(options, self._contents(options, schema))
 
     @stating_remedies()
@@ -94,6 +104,14 @@ class OutboxSource(DataSource):
         return EnvelopeForm(
             table, chosen, outbox.identity.capture, version("tidemark"), dict(CapturedDatabases(outbox))
         )
+
+    def _fit_to_unread(self, table: QueryTable, options: SourceOptions, reader: str) -> QueryTable:
+        outbox = open_outbox(options)
+        registered = outbox.registered(reader)
+        after = options.start.find(outbox) if registered is None else registered.start(registered.applied)
+        fit = fit_to_unread(table, outbox, after)
+        self._is_behind = fit is not table
+        return fit
 
     @staticmethod
     def _find(options: SourceOptions) -> QueryTable:

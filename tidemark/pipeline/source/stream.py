@@ -7,7 +7,7 @@ partition contains all that it needs.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -25,9 +25,9 @@ from tidemark.pipeline.source.options import FORMAT, Evolution, SourceOptions
 from tidemark.pipeline.source.outbox_port import OutboxPort
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
 from tidemark.pipeline.source.remedies import stating_remedies
-from tidemark.pipeline.source.rows.query_table import ChangesMissing, SchemaChanged
+from tidemark.pipeline.source.rows.query_table import ChangesMissing, ColumnsMixed, SchemaChanged
 from tidemark.wire.state.readers import Reader, ReaderKind
-from tidemark.wire.values import ValueKind
+from tidemark.wire.values import ValueHeader, ValueKind
 
 LOOK_S, LOOK_S_MAX = 0.02, 0.05  # between two checks for new values: at first, and after a long time without one
 SERVER_LOOK_S, SERVER_LOOK_S_MAX = 0.05, 0.25  # the same by requests to a server
@@ -174,7 +174,14 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if upto <= after or self._options.offsets_only:
                 return []
             headers = outbox.headers(after, upto)
+            self._check_planned(outbox, headers)
             return divide(outbox.outbox_id, after, upto, headers, lambda header: self._contents.wants(outbox, header))
+
+    def _check_planned(self, outbox: OutboxPort, headers: Iterable[ValueHeader]) -> None:
+        """Raise `ColumnsMixed` if a range has rows with other columns: it was planned by a query that had these."""
+        misfit = next(filter(None, (self._contents.misfit(outbox, header) for header in headers)), None)
+        if misfit is not None:
+            raise ColumnsMixed(f"the batch was planned with other columns, and has rows of both: {misfit}")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the contents of a partition."""

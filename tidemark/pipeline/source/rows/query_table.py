@@ -42,6 +42,15 @@ class SchemaChanged(StateError):
     hint = "start the query again: with schemaEvolution=restart it then has the new columns"
 
 
+class ColumnsMixed(StateError):
+    """A batch that Spark requests again was planned with other columns than those that its first rows need."""
+
+    hint = (
+        "start the query with a new checkpoint: its reader continues before this batch, of which nothing was "
+        "committed, and the query ends where the columns change"
+    )
+
+
 class ChangesMissing(StateError):
     """The table of a query does not follow from the rows of the query: its capture ends, or begins without its rows."""
 

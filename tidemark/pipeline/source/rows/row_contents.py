@@ -35,8 +35,8 @@ from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, ValueKind
 
 RECORD_ALIGNMENT = 8  # MAXALIGN of every supported server
 EARLIER_VALUES = (
-    "they were written before the type of the column changed: begin after that, by startingPosition with another "
-    "reader and checkpoint, and request all rows (cdcctl table recopy); columns=raw has every value as it was written"
+    "they were written before the type of the column changed: a stream with schemaEvolution=restart reads them in the "
+    "columns that they had, and ends where these change; columns=raw has every value as it was written"
 )
 BATCH_ROWS = 65_536  # rows of small values are joined up to this number
 # Values of these kinds have a row of the query, or may have one: only some of the latter remove earlier rows.
