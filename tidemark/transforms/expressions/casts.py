@@ -28,6 +28,8 @@ from tidemark.transforms.expressions.sql_types import (
 Convert = Callable[[pa.Array], pa.Array]
 DIGITS_MAX = 1000  # of intermediate decimals: more than a type of Arrow has
 DIGITS_OF_FLOATS = {32: 6, 64: 15}  # that a cast of a float to numeric keeps (FLT_DIG, DBL_DIG)
+# The time that may follow a date; a cast to `date` drops it, and its zone.
+TIME_OF_DAY = r"^(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)? ?(Z|[+-]\d\d(:?[0-5]\d)?)?$"
 PLAIN_SCALE_MAX = 6  # Arrow prints some decimals with a greater scale with an exponent
 
 
@@ -166,7 +168,14 @@ def _cast_text(wanted: pa.DataType, *, is_rounded: bool) -> Convert:
     # A timestamp with time zone: a text without one is in UTC.
     if wanted == UTC:
         return partial(each_value, lambda text: plain_literal(str(text), wanted).as_py(), wanted)
+    if pa.types.is_date(wanted):
+        return _texts_as_dates
     return lambda values: pc.utf8_trim(values, characters=SPACES).cast(wanted)
+
+
+def _texts_as_dates(values: pa.Array) -> pa.Array:
+    trimmed = pc.utf8_trim(values, characters=SPACES)
+    return pc.replace_substring_regex(trimmed, pattern=TIME_OF_DAY, replacement=r"\1").cast(pa.date32())
 
 
 def _cast_times(source: SqlType, wanted: pa.DataType, described: str) -> Convert:
