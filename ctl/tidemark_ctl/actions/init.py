@@ -149,16 +149,21 @@ def _write_settings(
     archive: Path | None,
 ) -> None:
     """Write the configuration of a capture that is created without one."""
-    if dsn is None:
-        raise ConfigError("no node is named", hint="give --dsn, or a --config that contains capture.dsn")
+    draft = settings.load(state, None)
+    dsn = draft.capture.dsn if dsn is None else dsn
+    if not dsn:
+        raise ConfigError(
+            "no node is named",
+            hint="give --dsn, set TIDEMARK_CAPTURE__DSN, or give a --config that contains capture.dsn",
+        )
     if name is not None:
         parse_config(f"[capture]\nname = {settings.toml_text(name)}\n", {}, where="--name")  # rejects an invalid name
     _close_to_others(StateFolder(state))
-    draft = settings.load(state, None)
     with Node(dsn) as node:
         facts = node.check_fitness()
         user = archiving_user(node)
-        databases = databases or (facts.database,)
+        is_chosen = draft.select.databases != Config().select.databases  # by the environment
+        databases = databases or (draft.select.databases if is_chosen else (facts.database,))
         databases_of(
             node, replace(draft, select=replace(draft.select, databases=databases))
         )  # rejects those that match none
