@@ -288,7 +288,7 @@ class OutboxTransaction(StoredValues):
         return number
 
     def _number(self, database: Oid, relation: Relation) -> SchemaVersion | None:
-        """Return the number of a version that is stored under the latest name and columns of its table."""
+        """Return the number of a version that is stored under the latest name, columns and keys of its table."""
         if self._new_versions:
             if (number := self._new_present.number(database, relation)) is not None:
                 return number

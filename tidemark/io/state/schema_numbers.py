@@ -2,9 +2,9 @@
 
 Readers keep a version by its number, so no number is used twice: the next one follows the greatest stored number, and
 the version that has it is never deleted. Of the versions of a table, the one with the greatest number is the one that
-was delivered last, by its name and its columns: a table that gets an earlier name, or a column that gets an earlier
-type, has new numbers from then on. The newest version with each of its latest names stays: queries find the table by
-these (`tidemark.pipeline.source.rows.query_table`). Of dropped tables, those of the latest ones stay.
+was delivered last, by its name, columns and keys: a table that gets an earlier one of these again, such as a column
+that gets an earlier type, has new numbers from then on. The newest version with each of its latest names stays: queries
+find the table by these (`tidemark.pipeline.source.rows.query_table`). Of dropped tables, those of the latest ones stay.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ NAMES_KEPT = 8  # latest names of a table of which a version stays
 
 
 class PresentVersions:
-    """The numbers of the versions that tables have with their latest names and columns; `by_table` has them."""
+    """The numbers of the versions that tables have with their latest names, columns and keys; `by_table` has them."""
 
     def __init__(self) -> None:
         self.by_table: dict[TableKey, dict[Relation, SchemaVersion]] = {}
@@ -32,7 +32,7 @@ class PresentVersions:
         return table in self.by_table
 
     def number(self, database: Oid, relation: Relation) -> SchemaVersion | None:
-        """Return the number of a version; None if it has none, or the table had another name or other columns since."""
+        """Return the number of a version; None if it has none, or the table had another name, columns or keys since."""
         versions = self.by_table.get((database, relation.oid))
         return None if versions is None else versions.get(relation)
 
@@ -43,7 +43,7 @@ class PresentVersions:
         self.by_table.setdefault((database, relation.oid), {})[relation] = number
 
     def looks_different(self, database: Oid, relation: Relation) -> bool:
-        """Return whether the latest version of the relation has another name or other columns.
+        """Return whether the latest version of the relation has another name, other columns or other keys.
 
         Other differences may alternate: a transaction that inserts while a label of its enum is renamed commits rows of
         the earlier version after those of the later one.
@@ -61,8 +61,13 @@ class PresentVersions:
 
 
 def _looks(relation: Relation) -> tuple[object, ...]:
+    keys = relation.replica_identity, relation.identity_columns, relation.primary_key
     columns = relation.live_columns
-    return relation.qualified_name, *((one.number, one.name, one.type and one.type.oid, one.typmod) for one in columns)
+    return (
+        relation.qualified_name,
+        keys,
+        *((one.number, one.name, one.type and one.type.oid, one.typmod) for one in columns),
+    )
 
 
 class SchemaNumbers:
